@@ -75,7 +75,7 @@ class Process:
     ) -> None:
         environment = dict(os.environ)
         if module.startswith("ours"):
-            # `tree`, by default the checkout that this script lies in, is measured, installed or not.
+            # What is measured, installed or not: `tree`, or the checkout of this script.
             paths = [tree or str(HERE.parent), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         self._child = subprocess.Popen(

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from plangym_like.audit.auditor import EVERY, MODES, Auditor
 from plangym_like.audit.comparison import AuditedRows
-from plangym_like.batch.arrays import Inputs, SubmitOptions, single_steps
+from plangym_like.batch.arrays import Executor, Inputs, SubmitOptions, single_steps
 from plangym_like.batch.layout import OUT_OF_BOUNDS, Layout, check_one_dt
-from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
+from plangym_like.batch.row_stepper import ExecutorOptions, RowStepper, closed, layout_of
 from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import InputError
-from plangym_like.execution.executor import Executor, ExecutorOptions
 from plangym_like.gym_view import GymView
 from plangym_like.results import (
     BatchStep,
@@ -183,8 +182,6 @@ class PlanEnv(Repeatable):
         kind = "closed 'PlanEnv'" if self.__dict__.get("_closed") else "'PlanEnv'"
         raise AttributeError(f"{kind} object has no attribute {name!r}{told}")
 
-    # Parts
-
     @property
     def simulator(self) -> Simulator:
         """The simulator, in the env's current state."""
@@ -222,8 +219,6 @@ class PlanEnv(Repeatable):
         """The layout of this environment's batches."""
         self._set_up_for_use()
         return self._layout
-
-    # Properties
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike
 
 from plangym_like.audit.auditor import EVERY
-from plangym_like.batch.simulator import no_simulator
+from plangym_like.batch.simulator import EnvSource, no_simulator
 from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import WAYS, wrapped_simulator
 from plangym_like.envs.wrapping import as_wrappers
@@ -255,9 +255,10 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
 
 
 def _find_family(name: Any) -> Family:
+    if isinstance(name, EnvSource):
+        return Family(place=name.family)
     if callable(name):
-        place = getattr(name, "plangym_family", "")
-        return Family(place=place, extra="mujoco") if place else GENERIC
+        return GENERIC
     if not isinstance(name, str):
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "

@@ -247,7 +247,12 @@ def new_env(backend: str) -> Iterator[Callable[..., Any]]:
         env.close()
 
 
-@pytest.fixture(scope="module", params=list(SUITE))
+# What these do is done by others, too.
+RARE = ("Pendulum", "MsPacman")
+KINDS = [pytest.param(name, marks=[pytest.mark.full] * (name in RARE)) for name in SUITE]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def env(request: pytest.FixtureRequest, shared_env: Any) -> Any:
     """One environment of each kind."""
     name, kwargs = SUITE[request.param]

@@ -32,9 +32,9 @@ ATARI = "ALE/MsPacman-v5"
 # What `make` and `gymnasium.make` take for the same environment.
 FAMILIES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "FrozenLake": ("FrozenLake-v1", {"remove_time_limit": False}, {}),
-    "MsPacman": (ATARI, {"obs_type": "ram"}, {"obs_type": "ram", "repeat_action_probability": 0.0}),
     "Nested": (Nested, {}, {}),
     "CartPole": ("CartPole-v1", {"remove_time_limit": False}, {}),
+    "MsPacman": (ATARI, {"obs_type": "ram"}, {"obs_type": "ram", "repeat_action_probability": 0.0}),
     "Pendulum": ("Pendulum-v1", {"remove_time_limit": False}, {}),
     "Hopper": ("Hopper-v5", {"remove_time_limit": False}, {}),
 }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plangym_like.batch.arrays import Rows
 from plangym_like.batch.layout import Layout, Shape
-from plangym_like.batch.spaces import flatten, put
+from plangym_like.batch.spaces import flatten
 from plangym_like.states.rows import StateFormat
 
 BOX = spaces.Box(-1, 1, (3, 2), np.float32)
@@ -92,31 +92,6 @@ def test_both_sides_find_the_same_arrays(which: str, shape: Shape, seed: int) ->
     # Written one after the other and all still there: no two of them overlap.
     assert_same(arrays_of(theirs, space), written)
     assert_same(ours.inputs, theirs.inputs)
-
-
-@pytest.mark.parametrize("horizon", [0, 2])
-def test_a_result_of_some_rows_is_put_into_others(horizon: int) -> None:
-    """Lists of equal lengths are objects, not rows of an array."""
-    space = spaces.Dict(page=BOX, pair=spaces.Sequence(spaces.Discrete(9)))
-    here = layout(space, plain_infos=True)
-    lead = (3, horizon) if horizon else (3,)
-    inputs = here.check(np.zeros(lead, int), here.format.new(3), 1, None, horizon=bool(horizon))
-    rows, whole = here.allocate(inputs), here.allocate(inputs)
-    for number, at in enumerate(np.ndindex(lead)):
-        page = np.full(BOX.shape, number / 9, np.float32)
-        put(space, rows.observations, at, {"page": page, "pair": (number, number)})
-    for array in (rows.rewards, rows.terminateds, rows.truncateds, rows.n_step, rows.next_states):
-        assert array is not None
-        array[...] = 1
-    result = here.result(rows)
-    nbytes = here.put_result(whole, np.array([2, 0, 1]), result)
-    assert nbytes > 0
-    found: Any = here.result(whole)
-    name = "observations" if horizon else "obs"
-    one, other = getattr(found, name), getattr(result, name)
-    assert_same(one["page"][[2, 0, 1]], other["page"])
-    assert [one["pair"][row] for row in (2, 0, 1)] == other["pair"]
-    assert_same(found.rewards, result.rewards)
 
 
 def test_equal_environments_have_equal_signatures() -> None:

@@ -4,9 +4,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 from comparing import assert_same, content, reached, sampler
+from conftest import KINDS, SUITE
 from small_envs import Teller
-from suite import batch_of
 
 from plangym_like import (
     BatchStep,
@@ -15,7 +16,16 @@ from plangym_like import (
     ResetResult,
     Step,
     Transition,
+    check_env,
 )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_check_passes(kind: str) -> None:
+    name, kwargs = SUITE[kind]
+    report = check_env(name, states=8, steps=8, workers=(), **kwargs)
+    assert report.ok, report
+
 
 # Results
 
@@ -59,30 +69,6 @@ def test_a_single_step_gives_python_scalars(env):
 
 
 # Steps
-
-
-def test_stepping_on_is_stepping_from_the_state(env):
-    actions, _ = batch_of(env, 12)
-    state = env.reset(seed=4).state
-    walked = []
-    for action in actions:
-        walked.append(env.step(action, return_state=True))
-        if walked[-1].terminated or walked[-1].truncated:
-            break
-    env.reset(seed=77)
-    for action, expected in zip(actions, walked, strict=False):
-        result = env.step(action, state=state)
-        assert_same(result, expected)
-        state = result.state
-
-
-def test_set_state_goes_back(env):
-    actions, states = batch_of(env, 8)
-    expected = [env.step(action, state) for action, state in zip(actions, states, strict=True)]
-    for index in (3, 0, 7, 3):
-        env.set_state(states[index])
-        assert_same(env.get_state(), states[index])
-        assert_same(env.step(actions[index], return_state=True), expected[index])
 
 
 def test_seeded_resets_repeat_and_others_differ(env):

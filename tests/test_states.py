@@ -233,7 +233,7 @@ def test_files_cut_short_anywhere_are_refused(file):
             state_files.load(file, SUMMED)
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(st.data())
 def test_files_with_a_flipped_bit_are_refused(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("flipped") / "f"

@@ -4,46 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparing import assert_same, content, reached, row, rows_in, sampler
+from comparing import assert_same, content, reached, row, sampler
 from conftest import RANDOM
 from small_envs import Fuse, Labelled
-from suite import batch_of, np_leaves, plain
+from suite import batch_of
 
 import plangym_like
+from plangym_like.batch.spaces import take
 from plangym_like.errors import ObservationError
 
 # Purity
-
-
-def test_a_batch_is_its_rows_stepped_one_by_one(env):
-    actions, states = batch_of(env, 12)
-    dt = np.arange(12) % 3 + 1
-    batch = env.step_batch(actions, states, dt=dt)
-    for index in range(12):
-        single = env.step(actions[index], states[index], dt=int(dt[index]))
-        got = row(batch, index)
-        assert_same(got[0], single.state, f"state {index}")
-        assert np.array_equal(content(np_leaves(got[1])), content(np_leaves(single.obs)))
-        assert [value.item() for value in got[2:5]] == list(single[2:5])
-        assert_same(plain(got[5]), plain(single.info), f"info {index}")
-
-
-def test_rows_depend_on_nothing_but_themselves(env):
-    actions, states = batch_of(env, 16)
-    rng = np.random.default_rng(0)
-    dt, seeds = rng.integers(1, 4, 16), rng.integers(0, 1000, 16)
-    whole = env.step_batch(actions, states, dt=dt, seeds=seeds)
-    for _ in range(3):
-        order = rng.permutation(16)
-        mixed = rows_in(env, order, states, actions, dt=dt, seeds=seeds)
-        for place, index in enumerate(order):
-            assert_same(row(mixed, place), row(whole, index), f"row {index}")
-        cut = int(rng.integers(1, 15))
-        for part in (np.arange(cut), np.arange(cut, 16), rng.integers(0, 16, 20)):
-            some = rows_in(env, part, states, actions, dt=dt, seeds=seeds)
-            for place, index in enumerate(part):
-                assert_same(row(some, place), row(whole, index), f"row {index}")
-        env.reset()
 
 
 @pytest.mark.parametrize("options", [{}, {"seeds": [3]}, {"return_state": False}])
@@ -132,24 +102,6 @@ def test_lists_and_single_values_are_batches_too(env):
 
 
 # How long an action is held
-
-
-def test_dt_holds_an_action_and_sums_rewards(env):
-    actions, states = batch_of(env, 6)
-    for dt in (1, 2, 5):
-        batch = env.step_batch(actions, states, dt=dt)
-        assert_same(env.step_batch(actions, states, dt=[dt] * 6), batch)
-        for index, (action, state) in enumerate(zip(actions, states, strict=True)):
-            total, frames = 0.0, 0
-            for _ in range(dt):
-                step = env.step(action, state)
-                total, frames, state = total + step.reward, frames + step.info["n_step"], step.state
-                if step.terminated or step.truncated:
-                    break
-            assert batch.rewards[index] == pytest.approx(total, rel=1e-12)
-            assert_same(batch.states[index], state)
-            assert batch.infos[index]["n_step"] == frames
-            assert batch.infos[index]["dt"] == dt
 
 
 def test_frameskip_multiplies_dt(new_env):
@@ -271,3 +223,40 @@ def test_the_lowest_row_that_raises_is_told(blown):
         assert good.obs.tolist() == [index + index % 3 for index in range(30)]
         with pytest.raises(ArithmeticError):
             env.rollout_batch(np.stack([np.ones(30, int), actions]), start)
+
+
+# Rollouts
+
+
+def test_a_rollout_is_batches_one_after_another(env):
+    actions, states = batch_of(env, 24)
+    states, plans = states[:6], [actions[4 * row : 4 * row + 4] for row in range(6)]
+    dt = [1, 2, 1, 3, 1, 2]
+    result = env.rollout_batch(plans, states, dt=dt, return_observations=True)
+    goes_on = np.ones(6, bool)
+    for time in range(4):
+        step = env.step_batch([plan[time] for plan in plans], states, dt=dt)
+        for index in np.flatnonzero(goes_on):
+            assert result.rewards[index, time] == step.rewards[index]
+            assert_same(take(take(result.observations, index), time), take(step.obs, index))
+        states = np.where(goes_on[:, None], step.states, states)
+        goes_on &= ~(step.terminateds | step.truncateds)
+        assert (result.terminateds | result.truncateds)[:, time].tolist() == (~goes_on).tolist()
+    assert_same(result.states, states)
+    without = env.rollout_batch(plans, batch_of(env, 24)[1][:6], dt=dt)
+    assert without.observations is None
+    assert_same(without.states, result.states)
+
+
+def test_rollouts_stay_where_they_ended(shared_env):
+    env = shared_env("CartPole-v1")
+    states = reached(env, 5)
+    result = env.rollout_batch(np.ones((5, 60), int), states, return_observations=True)
+    for index in range(5):
+        (over,) = np.nonzero(result.terminateds[index])
+        first = over[0]
+        assert over.tolist() == list(range(first, 60))
+        assert (result.rewards[index, first + 1 :] == 0).all()
+        assert_same(
+            result.observations[index, first:], result.observations[index, [first] * (60 - first)]
+        )

@@ -1,17 +1,20 @@
-"""`RowBlocks`: state rows, compressed in blocks."""
+"""`RowBlocks`: state rows, compressed in blocks with Zstandard."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.archive.growing_array import GrowingArray
-from plangym_like.archive.zstd import load_zstd
 from plangym_like.errors import StateFormatError
 from plangym_like.states.rows import Row
+from plangym_like.support.lazy_imports import needs_extra
 
 # The limits of a block are part of the file format. With blocks of 256 rows, archives of MsPacman
 # and MontezumaRevenge were 5 to 9 % smaller, but reading took two and a half times as long.
@@ -63,7 +66,7 @@ class RowBlocks:
         self._state_nbytes = state_nbytes
         self.block_rows = int(np.clip(_MOST_NBYTES // state_nbytes, 1, _MOST_ROWS))
         self.reference: Row = np.zeros(state_nbytes, np.uint8)
-        self._zstd = load_zstd(level)
+        self._compress, self._decompress, self._errors = load_zstd(level)
         self._frames = GrowingArray(np.uint8, (), directory)
         self._ends = GrowingArray(np.int64, (), directory)
         # Replaced only when an append is complete; after an interrupt, the arrays may be longer.
@@ -177,7 +180,7 @@ class RowBlocks:
     def _encode(self, rows: Row) -> bytes:
         changes = rows ^ self.reference
         differs = changes.any(axis=0)
-        return self._zstd.compress(np.packbits(differs).tobytes() + changes[:, differs].tobytes())
+        return self._compress(np.packbits(differs).tobytes() + changes[:, differs].tobytes())
 
     def _decode(self, block: int, count: int | None = None) -> tuple[NDArray[np.int64], Row]:
         """Decompress a block, which has `count` rows; by default, it is full.
@@ -189,14 +192,36 @@ class RowBlocks:
         frame = self._frames.values[self._start(block) : self._ends.values[block]]
         bitmap_nbytes = -(-self._state_nbytes // 8)
         try:
-            most = bitmap_nbytes + count * self._state_nbytes
-            if not 0 <= self._zstd.size(frame.data) <= most:
-                raise ValueError("the size of the block is wrong")
-            data = np.frombuffer(self._zstd.decompress(frame.data), np.uint8)
+            data = np.frombuffer(self._decompress(frame.data), np.uint8)
             columns = np.unpackbits(data[:bitmap_nbytes], count=self._state_nbytes).nonzero()[0]
             return columns, data[bitmap_nbytes:].reshape(count, len(columns))
-        except self._zstd.errors as error:
+        except self._errors as error:
             first = block * self.block_rows
             raise StateFormatError(
                 f"rows {first} to {first + count - 1} of the archive are damaged: {error}"
             ) from error
+
+
+def load_zstd(
+    level: int,
+) -> tuple[Callable[[Any], bytes], Callable[[Any], bytes], tuple[type[Exception], ...]]:
+    """Return functions that compress and decompress frames, and what the latter raises.
+
+    They are from Python 3.14 or later, or from the package `zstandard`. Frames have checksums.
+
+    Raises
+    ------
+    MissingExtraError
+        No library is installed.
+    """
+    if sys.version_info >= (3, 14):
+        zstd: Any = importlib.import_module("compression.zstd")
+        parameter = zstd.CompressionParameter
+        options = {parameter.compression_level: level, parameter.checksum_flag: 1}
+        errors = (zstd.ZstdError, EOFError, ValueError)
+        return lambda data: bytes(zstd.compress(data, options=options)), zstd.decompress, errors
+    with needs_extra("StateArchive needs zstandard", "archive"):
+        import zstandard
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+    decompressor = zstandard.ZstdDecompressor()
+    return compressor.compress, decompressor.decompress, (zstandard.ZstdError, ValueError)

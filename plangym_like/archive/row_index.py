@@ -57,7 +57,6 @@ class RowIndex:
 
     def __init__(self) -> None:
         self._table = np.full(_SMALLEST, -1, np.int64)
-        self._entries = 0
         self._nodes = 0
 
     @property
@@ -87,40 +86,29 @@ class RowIndex:
         return found
 
     def _update(self, hashes: NDArray[np.uint64]) -> None:
-        """Insert the nodes that were added since the last call."""
-        while self._nodes < len(hashes):
-            nodes = np.arange(self._nodes, min(self._nodes + _CHUNK, len(hashes)))
-            _, first = np.unique(hashes[nodes], return_index=True)
-            if self._entries + len(first) > _FULLEST * len(self._table):
-                self._grow(hashes, self._entries + len(first))
-            self._entries += _insert(self._table, hashes, nodes[first])
-            self._nodes = int(nodes[-1]) + 1
-
-    def _grow(self, hashes: NDArray[np.uint64], entries: int) -> None:
-        old = self._table[self._table >= 0]
-        size = len(self._table)
-        while entries > _FULLEST * size:
+        """Insert the nodes that were added since the last call; if need be, in a larger table."""
+        table, begin, size = self._table, self._nodes, len(self._table)
+        while len(hashes) > _FULLEST * size:
             size *= 2
-        table = np.full(size, -1, np.int64)
-        for first in range(0, len(old), _CHUNK):
-            _insert(table, hashes, old[first : first + _CHUNK])
-        self._table = table  # last, so that an interrupt leaves the old table intact
+        if size > len(table):
+            table, begin = np.full(size, -1, np.int64), 0
+        for first in range(begin, len(hashes), _CHUNK):
+            nodes = np.arange(first, min(first + _CHUNK, len(hashes)))
+            _insert(table, hashes, nodes[np.unique(hashes[nodes], return_index=True)[1]])
+        # After an interrupt, nodes are inserted again, which changes nothing.
+        self._table, self._nodes = table, len(hashes)
 
 
-def _insert(table: Nodes, hashes: NDArray[np.uint64], nodes: Nodes) -> int:
-    """Insert nodes with distinct hashes; return how many of the hashes are new."""
-    inserted, slots = 0, _slots(table, hashes[nodes])
+def _insert(table: Nodes, hashes: NDArray[np.uint64], nodes: Nodes) -> None:
+    """Insert nodes with distinct hashes; of equal hashes, the table keeps the first node."""
+    slots = _slots(table, hashes[nodes])
     while len(nodes):
-        there = table[slots]
-        free = there < 0
+        free = table[slots] < 0
         table[slots[free]] = nodes[free]
         # If several nodes have the same slot, the last of them is in it now.
         there = table[slots]
-        done = there == nodes
-        inserted += int(done.sum())
-        more = ~done & (hashes[there] != hashes[nodes])
+        more = (there != nodes) & (hashes[there] != hashes[nodes])
         nodes, slots = nodes[more], _next(table, slots[more])
-    return inserted
 
 
 def _slots(table: Nodes, hashes: NDArray[np.uint64]) -> Nodes:

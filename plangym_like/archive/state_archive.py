@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from plangym_like.archive import archive_file
-from plangym_like.archive.columns import check_archivable, dtype_and_shape, fitted
 from plangym_like.archive.growing_array import GrowingArray
 from plangym_like.archive.row_blocks import RowBlocks
 from plangym_like.archive.row_index import RowIndex, hash_rows
 from plangym_like.batch.layout import check_dt
 from plangym_like.env import PlanEnv
-from plangym_like.errors import ClosedError, InputError, StateError, StateFormatError
+from plangym_like.errors import InputError, StateError, StateFormatError
 from plangym_like.states.rows import Row, States
 from plangym_like.support.arguments import as_count
 from plangym_like.support.fork_safety import new_lock
@@ -51,9 +50,7 @@ class StateArchive:
     directory : path, optional
         Keep rows and columns in unnamed files in this directory instead of in memory. The files are
         mapped into memory, and vanish with the archive; use `save` to keep it. If the process
-        forks, both copies of the archive use the same files, so the child's copy can only be read.
-        To write in the child, save the archive and load it there. Views of columns that were taken
-        before the fork are not protected: if the child writes into them, the parent's data change.
+        forks, both copies of the archive use the same files, so only one of them may be changed.
     level : int
         The compression level, from 1 to 22.
 
@@ -93,12 +90,18 @@ class StateArchive:
         directory: str | os.PathLike[str] | None = None,
         level: int = 3,
     ) -> None:
-        check_archivable(env)
+        if not isinstance(env, PlanEnv):
+            raise InputError(f"StateArchive needs an environment of plangym_like.make, got {env!r}")
+        if not env.layout.array_actions:
+            raise InputError(
+                f"StateArchive keeps actions in one array, but those of {env.action_space} are not "
+                "arrays"
+            )
         if as_count("level", level) > _HIGHEST_LEVEL:
             raise InputError(f"level must be at most {_HIGHEST_LEVEL}, got {level}")
         self.env = env
         self._format = env.layout.format
-        space, self._directory = env.action_space, directory
+        space = env.action_space
         dtypes: dict[str, Any] = {
             "parents": np.int64,
             "actions": (space.dtype if action_dtype is None else action_dtype, space.shape or ()),
@@ -113,17 +116,12 @@ class StateArchive:
                 raise InputError(f"a column cannot be called {name!r}: it is taken, or not a str")
             dtypes[name] = dtype
         self._columns = {
-            name: GrowingArray(*dtype_and_shape(name, dtype), directory)
+            name: GrowingArray(*_dtype_and_shape(name, dtype), directory)
             for name, dtype in dtypes.items()
         }
         self._blocks = RowBlocks(self._format.state_nbytes, directory, level)
         self._index = RowIndex()
-        self._lock, self._owner_pid = new_lock(), os.getpid()
-
-    @property
-    def _read_only(self) -> bool:
-        """Whether this is a forked copy of an archive in files."""
-        return self._directory is not None and os.getpid() != self._owner_pid
+        self._lock = new_lock()
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -140,13 +138,12 @@ class StateArchive:
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column ``(N, ...)``, a view of the values of all current nodes.
 
-        Columns of your own can be written to, except in a forked copy of an archive in files. A
-        view does not grow with the archive.
+        Columns of your own can be written to. A view does not grow with the archive.
         """
         if name == _HASHES or name not in self._columns:
             raise KeyError(name)
         values = self._columns[name].values[: len(self)]
-        if name in _OWN or self._read_only:
+        if name in _OWN:
             values.flags.writeable = False
         return values
 
@@ -202,14 +199,7 @@ class StateArchive:
             An argument cannot be used; nothing was added.
         MemoryError, OSError
             The memory or the disk is full; nothing was added.
-        ClosedError
-            This is a forked copy, and its files belong to the process that it was forked from.
         """
-        if self._read_only:
-            raise ClosedError(
-                "the files of this archive belong to another process, from which this one was "
-                "forked, so it can only be read here: save it, and load the new file"
-            )
         with self._lock:
             return self._add(states, parents, actions, dt, rewards, columns)
 
@@ -227,19 +217,20 @@ class StateArchive:
         if unknown:
             raise InputError(f"there is no column {unknown[0]!r}; give columns= to StateArchive")
         count, first = len(rows), len(self)
-        chosen = self._fitted("parents", parents, count)
+        chosen = _fitted("parents", parents, self.parents, count)
         if (chosen < -1).any() or (chosen >= first + np.arange(count)).any():
             raise InputError("parents must be -1, or nodes that were added before their children")
         if actions is None and (chosen >= 0).any():
             raise InputError("nodes with parents need the actions that led to them")
         values: dict[str, Any] = {
             "parents": chosen,
-            "actions": 0 if actions is None else self._fitted("actions", actions, count),
-            "dt": self._fitted("dt", check_dt(dt), count),
-            "rewards": self._fitted("rewards", rewards, count),
+            "actions": 0 if actions is None else _fitted("actions", actions, self.actions, count),
+            "dt": _fitted("dt", check_dt(dt), self.dt, count),
+            "rewards": _fitted("rewards", rewards, self.rewards, count),
         }
         for name in self._columns.keys() - {*_OWN, _HASHES}:
-            values[name] = self._fitted(name, columns.get(name, _DEFAULTS.get(name, 0)), count)
+            given = columns.get(name, _DEFAULTS.get(name, 0))
+            values[name] = _fitted(name, given, self[name], count)
         reference = rows[0] if count and not first else self._blocks.reference
         values[_HASHES] = hash_rows(rows, reference)
         for column in self._columns.values():
@@ -393,5 +384,46 @@ class StateArchive:
             raise IndexError(f"there is no node {which} in an archive of {len(self)} nodes")
         return indices.astype(np.int64)
 
-    def _fitted(self, name: str, values: ArrayLike, count: int) -> NDArray[Any]:
-        return fitted(name, values, self._columns[name].values, count)
+
+def _dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Split a column's dtype, such as ``(np.uint8, 88)``, into the dtype and shape of a value."""
+    try:
+        dtype = np.dtype(given)
+    except TypeError as error:
+        raise InputError(
+            f"column {name!r} needs a dtype, such as float or (numpy.uint8, 88), got {given!r}"
+        ) from error
+    base, shape = dtype.subdtype or (dtype, ())
+    if base.kind not in "biuf":
+        raise InputError(
+            f"column {name!r} must have a dtype of integers, floats or bools, got {dtype}"
+        )
+    return base, shape
+
+
+def _fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return `values` as an array ``(count, *shape)`` of the dtype of the column `like`.
+
+    One value stands for all. Floats may be rounded, but not to infinity. Raise `InputError` if the
+    dtype cannot hold the values.
+    """
+    try:
+        given = np.asarray(values)
+        spread = np.broadcast_to(given, (count, *like.shape[1:]))
+    except ValueError as error:
+        raise InputError(
+            f"{name} must have shape {(count, *like.shape[1:])} or that of one value: {error}"
+        ) from error
+    if name == "actions" and like.dtype.kind == "f" and given.dtype != like.dtype:
+        raise InputError(
+            f"actions are {given.dtype}, but the archive has {like.dtype}, so a replay may differ; "
+            f"give action_dtype={str(given.dtype)!r} to StateArchive"
+        )
+    if given.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be numbers of dtype {like.dtype}, got {given.dtype}")
+    with np.errstate(all="ignore"):
+        result = spread.astype(like.dtype)
+    kept = np.isfinite if like.dtype.kind == "f" else np.asarray
+    if not np.array_equal(kept(result), kept(spread)):
+        raise InputError(f"{name} has values that do not fit its dtype {like.dtype}")
+    return result

@@ -8,14 +8,13 @@ side effect.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.batch.arrays import Executor
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.errors import ImpureEnvironmentError
-from plangym_like.results import Stats
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 MODES = ("raise", "warn", "off")
@@ -71,11 +70,11 @@ class Auditor:
         The generator that chooses rows.
     """
 
-    def __init__(self, stepper: RowStepper, executor: Any, *, mode: str, every: int) -> None:
+    def __init__(self, stepper: RowStepper, executor: Executor, *, mode: str, every: int) -> None:
         self._stepper = stepper
         self.layout = stepper.layout
-        self.alone: Any = executor if executor.isolated else stepper
-        self.stats: Stats = executor.stats
+        self.alone: Executor = executor if executor.isolated else stepper
+        self.stats = executor.stats
         self._mode, self._every = mode, every
         self.may_follow = True
         self.random = np.random.default_rng(0)

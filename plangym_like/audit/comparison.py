@@ -21,6 +21,7 @@ from plangym_like.audit import auditor as budget
 from plangym_like.audit.auditor import Auditor
 from plangym_like.batch import spaces
 from plangym_like.batch.arrays import (
+    Executor,
     Inputs,
     SubmitOptions,
     put_outcome,
@@ -81,7 +82,7 @@ class AuditedRows:
         self,
         auditor: Auditor,
         inputs: Inputs,
-        executor: Any,
+        executor: Executor,
         options: SubmitOptions,
     ) -> None:
         self._auditor, self._layout = auditor, auditor.layout

@@ -1,10 +1,10 @@
-"""One batch: its checked inputs, and the arrays for its results."""
+"""One batch: its checked inputs, how it is stepped, and the arrays for its results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
 from plangym_like.batch.ownership import owned_info
+from plangym_like.results import Stats
 from plangym_like.states.rows import Row
 
 Leaf = tuple[tuple[int, ...], np.dtype[Any]]
@@ -67,6 +68,35 @@ class SubmitOptions(NamedTuple):
     masked: bool = False
     audit: bool = False
     processes: NDArray[np.int32] | None = None
+
+
+class Executor(Protocol):
+    """Steps checked batches: in this process (`RowStepper`), in workers, or on a Ray cluster."""
+
+    @property
+    def stats(self) -> Stats:
+        """Counters of all batches so far."""
+
+    @property
+    def isolated(self) -> bool:
+        """Whether only other processes step rows."""
+
+    @property
+    def can_audit(self) -> bool:
+        """Whether audits make sense now: they can step a row somewhere else than the batch did."""
+
+    def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
+        """Step a batch; return its result, or a `Future` of it.
+
+        `inputs` is the result of `Layout.check`. The checksum of a state is verified before its row
+        is stepped.
+        """
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return `Simulator.state_difference` of two payloads, found where rows are stepped."""
+
+    def close(self) -> None:
+        """Release processes and memory; results already returned stay valid."""
 
 
 @dataclass(slots=True)

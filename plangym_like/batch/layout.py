@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -244,14 +244,14 @@ class Layout:
             The arrays would not fit into memory.
         """
         shape = shape_of(inputs, states=states, observations=observations)
-        nbytes = _plan(self, shape)[2]
+        nbytes = _plan(self, shape).results_nbytes
         if nbytes >= CHECKED_NBYTES:
             refuse_too_much(nbytes)
         return self.place(shape, None, inputs=inputs)
 
     def region_nbytes(self, shape: Shape) -> dict[str, int]:
         """Return how many bytes each region of a batch needs, by name."""
-        return _plan(self, shape)[0]
+        return _plan(self, shape).sizes
 
     def place(
         self,
@@ -267,53 +267,42 @@ class Layout:
         All processes place the arrays of a batch in the same way. If `regions` is ``None``, the
         results are new arrays. Arrays of objects are always new.
         """
-        found: dict[str, list[NDArray[Any]]] = {}
-        for name, arrays in _plan(self, shape)[1].items():
-            if name != "inputs" or inputs is None:
-                memory = None if regions is None else regions.get(name, _NOTHING)
-                found[name] = [
-                    np.empty(inner, dtype)
-                    if memory is None or dtype.hasobject
-                    else np.ndarray(inner, dtype, memory, at)
-                    for inner, dtype, at in arrays
-                ]
-        marks: NDArray[np.int32] | None = None
+        plan = _plan(self, shape)
+        found: dict[Any, Any] = {
+            name: np.empty(inner, dtype)
+            if regions is None or dtype.hasobject
+            else np.ndarray(inner, dtype, regions.get(region, _NOTHING), at)
+            for region, name, inner, dtype, at in (plan.arrays if inputs is None else plan.results)
+        }
+        if inputs is None:
+            inputs = Inputs(
+                shape.rows,
+                shape.horizon,
+                found.get("actions", actions),
+                found["given"],
+                shape.dt or found["dt"],
+                found.get("seeds"),
+            )
         observations: Any = None
         objects: Sequence[NDArray[Any]] = ()
-        if inputs is None:
-            inputs, marks = self._inputs_of(shape, found["inputs"], actions)
         if shape.wants_observations:
-            observations = spaces.build(self.observation_space, iter(found["observations"]))
-            if self._objects:
-                objects = [found["observations"][index] for index in self._objects]
-        rewards, terminateds, truncateds, n_step, *columns = found["outcomes"]
-        names = () if shape.horizon else self.columns
+            leaves = [found[number] for number in range(len(self.obs_leaves))]
+            observations = spaces.build(self.observation_space, iter(leaves))
+            objects = [leaves[number] for number in self._objects] if self._objects else ()
+        columns = {} if shape.horizon else {name: found["info", name] for name in self.columns}
         return Rows(
             inputs,
-            found["states"][0] if shape.wants_states else None,
+            found.get("states"),
             observations,
-            rewards,
-            terminateds,
-            truncateds,
-            n_step,
-            dict(zip(names, columns, strict=True)),
+            found["rewards"],
+            found["terminateds"],
+            found["truncateds"],
+            found["n_step"],
+            columns,
             {} if self.plain_infos and (shape.last_infos or not shape.horizon) else None,
             objects=objects,
-            marks=marks,
+            marks=found.get("marks"),
         )
-
-    def _inputs_of(
-        self, shape: Shape, arrays: list[NDArray[Any]], actions: Any
-    ) -> tuple[Inputs, NDArray[np.int32]]:
-        """Return the inputs and the marks of a batch from the arrays of its first region."""
-        given = iter(arrays)
-        states = next(given)
-        dt = shape.dt or next(given)
-        seeds = next(given) if shape.seeded else None
-        marks = next(given)
-        if self.array_actions:
-            actions = next(given)
-        return Inputs(shape.rows, shape.horizon, actions, states, dt, seeds), marks
 
     def row_nbytes(self, horizon: int, *, states: bool = True, observations: bool = True) -> int:
         """Return about how many bytes the result of one row needs."""
@@ -405,61 +394,65 @@ def check_equal(one: Layout, other: Layout, name: str) -> None:
             )
 
 
-@lru_cache(maxsize=64)
-def _plan(
-    layout: Layout, shape: Shape
-) -> tuple[dict[str, int], dict[str, list[tuple[tuple[int, ...], np.dtype[Any], int]]], int]:
-    """Return where the arrays of batches of one shape are.
+class _Plan(NamedTuple):
+    """Where the arrays of batches of one shape are.
 
-    The result is the bytes of each region; shape, dtype and start of each array of a region; and
-    the bytes of all results.
+    ``sizes`` holds the bytes of each region. ``arrays`` holds region, name, shape, dtype and start
+    of each array; ``results`` those that are not inputs, which need ``results_nbytes``.
     """
-    sizes: dict[str, int] = {}
-    arrays: dict[str, list[Any]] = {}
-    for region in REGIONS:
-        start, arrays[region] = 0, []
-        for inner, dtype in _arrays(layout, shape, region):
-            arrays[region].append((inner, dtype, start))
-            start += -(-_nbytes(inner, dtype) // _ALIGN) * _ALIGN
-        sizes[region] = start
-    return sizes, arrays, sum(sizes.values()) - sizes["inputs"]
+
+    sizes: dict[str, int]
+    arrays: list[tuple[str, Any, tuple[int, ...], np.dtype[Any], int]]
+    results: list[tuple[str, Any, tuple[int, ...], np.dtype[Any], int]]
+    results_nbytes: int
+
+
+@lru_cache(maxsize=64)
+def _plan(layout: Layout, shape: Shape) -> _Plan:
+    sizes = dict.fromkeys(REGIONS, 0)
+    arrays: list[Any] = []
+    for region, name, inner, dtype in _arrays(layout, shape):
+        arrays.append((region, name, inner, dtype, sizes[region]))
+        sizes[region] += -(-_nbytes(inner, dtype) // _ALIGN) * _ALIGN
+    results = [array for array in arrays if array[0] != "inputs"]
+    return _Plan(sizes, arrays, results, sum(sizes.values()) - sizes["inputs"])
 
 
 def _nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return 0 if dtype.hasobject else math.prod(shape) * dtype.itemsize
 
 
-def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
-    """Return the shape and dtype of each array in a region, in the order of their places."""
-    lead = (shape.rows, shape.horizon) if shape.horizon else (shape.rows,)
-    number = np.dtype(np.int64)
-    width = layout.format.state_nbytes
-    if region == "inputs":
-        arrays: list[Leaf] = [((shape.state_rows, width), np.dtype(np.uint8))]
-        if not shape.dt:
-            arrays.append(((shape.rows,), number))
-        if shape.seeded:
-            arrays.append(((shape.rows,), np.dtype(np.uint64)))
-        arrays.append(((shape.rows,), np.dtype(np.int32)))
-        if layout.array_actions:
-            assert layout.action_space.shape is not None
-            arrays.append(((*lead, *layout.action_space.shape), np.dtype(shape.action)))
-        return arrays
-    if region == "states":
-        return [((shape.rows, width), np.dtype(np.uint8))] if shape.wants_states else []
-    if region == "observations":
-        if not shape.wants_observations:
-            return []
-        return [((*lead, *inner), dtype) for inner, dtype in layout.obs_leaves]
-    flag = np.dtype(bool)
-    columns = {} if shape.horizon else layout.columns
-    return [
-        (lead, np.dtype(np.float64)),
-        (lead, flag),
-        (lead, flag),
-        ((shape.rows,), number),
-        *(((shape.rows, *inner), dtype) for inner, dtype in columns.values()),
-    ]
+def _arrays(
+    layout: Layout, shape: Shape
+) -> Iterator[tuple[str, Any, tuple[int, ...], np.dtype[Any]]]:
+    """Yield region, name, shape and dtype of each array of a batch.
+
+    The name of an array of observations is its number, and that of a column ``("info", key)``.
+    """
+    rows, width = (shape.rows,), layout.format.state_nbytes
+    lead = (*rows, shape.horizon) if shape.horizon else rows
+    byte, number, flag = np.dtype(np.uint8), np.dtype(np.int64), np.dtype(bool)
+    yield "inputs", "given", (shape.state_rows, width), byte
+    if not shape.dt:
+        yield "inputs", "dt", rows, number
+    if shape.seeded:
+        yield "inputs", "seeds", rows, np.dtype(np.uint64)
+    yield "inputs", "marks", rows, np.dtype(np.int32)
+    if layout.array_actions:
+        assert layout.action_space.shape is not None
+        yield "inputs", "actions", (*lead, *layout.action_space.shape), np.dtype(shape.action)
+    if shape.wants_states:
+        yield "states", "states", (*rows, width), byte
+    if shape.wants_observations:
+        for index, (inner, dtype) in enumerate(layout.obs_leaves):
+            yield "observations", index, (*lead, *inner), dtype
+    yield "outcomes", "rewards", lead, np.dtype(np.float64)
+    yield "outcomes", "terminateds", lead, flag
+    yield "outcomes", "truncateds", lead, flag
+    yield "outcomes", "n_step", rows, number
+    if not shape.horizon:
+        for key, (inner, dtype) in layout.columns.items():
+            yield "outcomes", ("info", key), (*rows, *inner), dtype
 
 
 def _common_length(lengths: dict[str, int]) -> int:

@@ -7,14 +7,14 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows, SubmitOptions, dt_of, put_outcome
+from plangym_like.batch.arrays import Executor, Inputs, Rows, SubmitOptions, dt_of, put_outcome
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import EnvStep, Simulator, no_simulator
@@ -501,6 +501,27 @@ class RowStepper:
             if self._audit_copy is not None:
                 self._audit_copy.close()
             self.simulator.close()
+
+
+class ExecutorOptions(Protocol):
+    """The picklable options of an executor; call `make` to create the executor."""
+
+    @property
+    def n_workers(self) -> int | None:
+        """The number of processes that step rows.
+
+        ``None`` means only this process, or, on a Ray cluster, one process per core.
+        """
+
+    @property
+    def isolated(self) -> bool:
+        """Whether only other processes step rows."""
+
+    def make(self, make_stepper: Callable[[], RowStepper]) -> Executor:
+        """Make the executor; `make_stepper` makes the simulator of this process, and its stepper.
+
+        Processes are started before, so that they import modules meanwhile.
+        """
 
 
 def row_exit(error: BaseException) -> RowExitError:

@@ -126,6 +126,18 @@ def no_simulator(made: Any) -> InputError:
     )
 
 
+class EnvSource:
+    """A callable that returns Gymnasium environments of one family.
+
+    Attributes
+    ----------
+    family : str
+        ``"module:class"`` in `plangym_like.envs`, the family's class.
+    """
+
+    family: ClassVar[str]
+
+
 class Simulator(abc.ABC):
     """One simulator whose whole state can be read, written and stepped from.
 

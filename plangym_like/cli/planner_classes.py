@@ -58,14 +58,15 @@ def options_of(planner_class: type[Planner]) -> dict[str, Any]:
     Options that classes share, such as `Rules`, have the default of the class that uses them.
     """
     defaults: dict[str, Any] = {}
-    for one in reversed(planner_class.__mro__):
-        for parameter in inspect.signature(vars(one).get("__init__", object)).parameters.values():
+    inits = [vars(one)["__init__"] for one in planner_class.__mro__ if "__init__" in vars(one)]
+    for init in reversed(inits):
+        for parameter in inspect.signature(init).parameters.values():
             is_required = parameter.default is parameter.empty
             defaults[parameter.name] = ... if is_required else parameter.default
     found = {}
-    for parameter in list(inspect.signature(planner_class).parameters.values())[1:]:
+    for parameter in list(inspect.signature(inits[0]).parameters.values())[2:]:
         if parameter.kind is parameter.VAR_KEYWORD:
-            (shared,) = get_args(get_type_hints(planner_class.__init__)[parameter.name])
+            (shared,) = get_args(get_type_hints(inits[0])[parameter.name])
             found.update({name: defaults.get(name) for name in sorted(shared.__annotations__)})
         else:
             found[parameter.name] = defaults[parameter.name]

@@ -1,8 +1,8 @@
 """`RayExecutor` and `RayRun`: step the rows of a batch on this machine and on others.
 
 The workers of this machine and the actors of other nodes draw rows from the same pipe of tokens. An
-actor draws a *chunk*: one token for each of its processes. Stepping a row again gives the same
-result, so the rows of a lost actor are put back.
+actor draws a *chunk* of several tokens. Like tokens, chunks become smaller toward the end of the
+batch. Stepping a row again gives the same result, so the rows of a lost actor are put back.
 """
 
 from __future__ import annotations
@@ -142,6 +142,8 @@ class RayRun(BatchRun):
     `BatchRun`.
     """
 
+    _fine_seconds = LEAST_SECONDS
+
     def __init__(self, owner: RayExecutor, batch: SharedBatch, stepper: RowStepper | None) -> None:
         self._actors = owner.actors
         super().__init__(owner, batch, stepper)
@@ -158,8 +160,6 @@ class RayRun(BatchRun):
         self._most_rows = _MOST_NBYTES * max(1, self.count) / max(1, batch.nbytes)
 
     # Chunks for actors
-
-    _fine_seconds = LEAST_SECONDS
 
     def _deal(self, start: int, stop: int, later: float = 0.0) -> None:
         super()._deal(start, stop, later)
@@ -190,11 +190,21 @@ class RayRun(BatchRun):
         return super()._taken_ranges() + sent
 
     def _draw(self, handle: ActorHandle) -> list[Range]:
-        """Return the ranges of the actor's next chunk: one for each of its processes."""
+        """Return the ranges of the actor's next chunk.
+
+        It takes half of an equal part of the tokens, but at least one for each of its processes.
+        """
         found: list[Range] = []
-        left = self._most_rows
-        while len(found) < handle.site.workers and left > 0 and self.num_tokens:
-            token = self._pool.tokens.take_of(self._batch.key)
+        left, workers = self._most_rows, handle.site.workers
+        tokens = self.num_tokens + len(self._waiting)
+        # Processes that have nothing to do take the last tokens.
+        if handle.chunks and tokens <= self._processes:
+            return []
+        wanted = max(workers, tokens * workers // (2 * self._processes))
+        while len(found) < wanted and left > 0:
+            if self._waiting and not self.num_tokens:
+                self._put(())
+            token = self._pool.tokens.take_of(self._batch.key) if self.num_tokens else None
             if token is None:
                 break
             found.append(token)

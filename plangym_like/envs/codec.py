@@ -18,9 +18,9 @@ from plangym_like.batch.arrays import Leaf
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import AttributeSettings, Settings
-from plangym_like.snapshots.chain_state import StateOwner, always, columns_of, restart_generators
 from plangym_like.snapshots.chains import note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import kind_of
+from plangym_like.snapshots.known_wrappers import StateOwner, always, columns_of, restart_generators
 from plangym_like.states.rows import Row, padded
 
 # Bytes reserved for growing data, besides twice the size that they have at first.
@@ -168,18 +168,27 @@ class AttributeCodec(Codec):
         self, base: Any, attributes: Sequence[Attribute], capacity: int | None = None
     ) -> None:
         self._base = base
-        self.attributes = tuple(
-            each if each.dtype is None else each._replace(dtype=np.dtype(each.dtype))
-            for each in sorted(attributes, key=lambda each: each.dtype is None)
-        )
-        names = tuple(each.name for each in self.attributes)
+        sized: list[Attribute] = []
+        plain: list[Attribute] = []
+        fields, plain_names, letters = [], [], "="
+        self._decoders: list[Callable[[Any], Any] | None] = []
+        for each in attributes:
+            if each.dtype is None:
+                plain.append(each)
+                plain_names.append(each.name)
+                continue
+            name, dtype, shape = each.name, np.dtype(each.dtype), each.shape
+            sized.append(Attribute(name, dtype, shape))
+            fields.append((name, dtype, shape or ()))
+            letter, decode = _packing_of(f"{type(base).__name__}.{name}", dtype, shape)
+            letters += letter
+            self._decoders.append(decode)
+        self._sized, self.attributes = sized, (*sized, *plain)
+        self._plain_names = tuple(plain_names)
+        self.layout = np.dtype(fields)
+        names = (*(self.layout.names or ()), *plain_names)
         self._owner = StateOwner(type(base).__name__, type(base), always(base), names)
-        self._sized = [each for each in self.attributes if each.dtype is not None]
-        self._plain_names = names[len(self._sized) :]
-        self.layout = np.dtype([(name, dtype, shape or ()) for name, dtype, shape in self._sized])
-        packings = [_packing_of(self.place(each.name), *each[1:]) for each in self._sized]
-        self._packing = struct.Struct("=" + "".join(letter for letter, _ in packings))
-        self._decoders = [decode for _, decode in packings]
+        self._packing = struct.Struct(letters)
         self._plain_at = self.nbytes = padded(self._packing.size)
         if self._plain_names:
             values = self.values()

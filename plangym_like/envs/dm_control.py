@@ -34,15 +34,13 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import Kernel
-from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot, RobotKernel
-from plangym_like.envs.mujoco.model import (
+from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot, RobotKernel, put_parts
+from plangym_like.envs.mujoco.physics import (
     EditedArrays,
     ModelSettings,
+    PhysicsCodec,
     model_digest,
-    option_settings,
 )
-from plangym_like.envs.mujoco.physics import PhysicsCodec
-from plangym_like.envs.mujoco.robots import put_parts
 from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.snapshots.base_settings import AttributeSettings, Settings
@@ -320,10 +318,6 @@ class DmControlCodec(Codec):
         actions.seed(0)
         for seed in range(_TRIALS):
             env.reset(seed=seed)
-            if not seed:
-                # Before any step, which a wrapper may use to change them.
-                self._before = AttributeSettings(self.suite, ("_reset_next_step", "_step_count"))
-                self._options = option_settings(self.model)
             yield
             for _ in range(2):
                 env.step(np.clip(actions.sample(), -1, 1))
@@ -350,9 +344,8 @@ class DmControlCodec(Codec):
         return (
             AttributeSettings(base, ("random", "seeded")),
             AttributeSettings(self.task, self._changing),
+            AttributeSettings(self.suite, ("_reset_next_step", "_step_count")),
             ModelSettings(self.model, without=self.edited),
-            self._before,
-            *self._options,
         )
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:

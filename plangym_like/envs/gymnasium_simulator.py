@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows
@@ -29,10 +28,10 @@ from plangym_like.batch.simulator import (
     as_reward,
     as_step,
 )
-from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel, NotVectorisableError
-from plangym_like.envs.transforms import tested_kernel, transforms_of
+from plangym_like.envs.rendering import RenderingSimulator
+from plangym_like.envs.transforms import checked_kernel
 from plangym_like.envs.wrapping import (
     NothingSaved,
     WrapperLike,
@@ -45,6 +44,7 @@ from plangym_like.envs.wrapping import (
     first_reset,
     spaces_of,
     takes,
+    transforms_of,
     without_time_limit,
     wrap,
 )
@@ -59,10 +59,8 @@ from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count, name_of
 
-_GREY = np.array([0.299, 0.587, 0.114])
 
-
-class GymnasiumSimulator(Simulator):
+class GymnasiumSimulator(RenderingSimulator):
     """A simulator of a Gymnasium environment with the user's wrappers around it.
 
     The constructor makes everything, in this order. A family overrides the methods in which it
@@ -104,9 +102,6 @@ class GymnasiumSimulator(Simulator):
         Passed to ``gymnasium.make``, or to the callable.
     """
 
-    obs_types: tuple[str, ...] = ("coords", "rgb", "grayscale")
-    # Those for which `image` is observed, not what the environment returns.
-    rendered_obs_types: tuple[str, ...] = ("rgb", "grayscale")
     # The values of ``make(..., snapshot=)``, other than "native", for which the id makes the same
     # environment.
     other_ways: ClassVar[tuple[str, ...]] = ()
@@ -120,7 +115,6 @@ class GymnasiumSimulator(Simulator):
     codec: Codec
     # What saves the wrappers' state: a `WrapperState` or a `ChainPickle`.
     memory: Any
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _is_copy: bool = False
     # The outcome of the trial; ``None`` until it is known, or if there is none.
     _outcome: TrialOutcome | None = None
@@ -128,7 +122,6 @@ class GymnasiumSimulator(Simulator):
     _settings: BaseSettings | None = None
     # Restores the wrappers as they were before the first reset.
     _restore_initial: Callable[[], None] | None = None
-    _painter: Self | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keep the arguments, so that the trial can make a second copy."""
@@ -159,13 +152,11 @@ class GymnasiumSimulator(Simulator):
         if remove_time_limit is None:
             remove_time_limit = isinstance(name, str) and limit is None
         self.name = name
-        self.render_mode = render_mode
         self.obs_type = obs_type
+        self._images = obs_type in self.rendered_obs_types
+        self.render_mode = "rgb_array" if self._images and render_mode is None else render_mode
         self.env_kwargs = env_kwargs
         self.state_capacity = state_capacity and as_count("state_capacity", state_capacity)
-        self._images = obs_type in self.rendered_obs_types
-        if self._images and render_mode is None:
-            self.render_mode = "rgb_array"
         self._set_frameskip(frameskip)
         self._wrappers = as_wrappers(wrappers)
         self._remove_time_limit = remove_time_limit
@@ -222,17 +213,12 @@ class GymnasiumSimulator(Simulator):
         self.memory = self.make_memory()
         self.payload_nbytes = self.wrappers_at + padded(self.memory.nbytes)
         self.columns, self.plain_infos = {}, True
-        self._transforms = transforms_of(env)
+        self._transforms, self.time_limit = transforms_of(env)
         if codec.columns is not None and self._transforms is not None:
             self.columns, self.plain_infos = dict(codec.columns), False
         self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
         if self._images:
-            shape = self.image().shape
-            self.observation_space = gymnasium.spaces.Box(
-                0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
-            )
-        limits = (each for each in visible(env) if type(each) is TimeLimit)
-        self.time_limit = next(limits, None)
+            self.observation_space = self.image_space()
         self._kernels: dict[str, Kernel | None] = {}
         self._configured: tuple[Any, ...] = ()
 
@@ -303,9 +289,7 @@ class GymnasiumSimulator(Simulator):
                 raise
             finally:
                 self.env_kwargs = given
-            self._outcome = TrialOutcome(
-                kind, note, self.codec.nbytes, seeds_only=self.seeds_only
-            )
+            self._outcome = TrialOutcome(kind, note, self.codec.nbytes, seeds_only=self.seeds_only)
             known.note(self._outcome, self._arguments)
             if tried is env:
                 self.memory.scatters = self.codec.scatters = False
@@ -391,11 +375,7 @@ class GymnasiumSimulator(Simulator):
         return copy
 
     def make_again(self, *args: Any, **changed: Any) -> Self:
-        """Make another simulator of this class, without a trial.
-
-        The new simulator's positional arguments are `args`. Its keyword arguments are those of this
-        simulator, updated with `changed`.
-        """
+        """Make another simulator of this class, without a trial; see `RenderingSimulator`."""
         kwargs = {**self._arguments[1], **changed}
         other = type(self).__new__(type(self), *args, **kwargs)
         other._is_copy, other._outcome = True, self._outcome
@@ -585,36 +565,8 @@ class GymnasiumSimulator(Simulator):
         if kind not in kernels:
             # ``None`` if another wrapper takes part in steps.
             transforms = self._transforms
-            kernels[kind] = None if transforms is None else tested_kernel(self, transforms, kind)
+            kernels[kind] = None if transforms is None else checked_kernel(self, transforms, kind)
         return kernels[kind]
-
-    def observe(self, obs: Any) -> Any:
-        """Return the kind of observation that `obs_type` selects: `obs` itself, or an image."""
-        if not self._images:
-            return obs
-        image = self.image()
-        return image if self.obs_type == "rgb" else (image @ _GREY).round().astype(np.uint8)
-
-    # Images
-
-    def image(self) -> NDArray[np.uint8]:
-        """Render the current state; use a second environment unless the mode is "rgb_array"."""
-        if self.render_mode == rendering.MODE:
-            return np.asarray(self.env.render())
-        self._painter = self._painter or rendering.make_painter(self)
-        return rendering.render(self._painter, self)
-
-    def copy_state(self, other: Self) -> None:
-        """Copy the state of `other`, which differs from this simulator only in its render mode."""
-        payload = np.zeros(other.payload_nbytes, np.uint8)
-        other.read(payload)
-        self.write(payload)
-
-    def close(self) -> None:
-        """Release the simulator's resources; safe to call more than once."""
-        if self._painter is not None:
-            self._painter.close()
-        super().close()
 
 
 def _remedy(other_ways: tuple[str, ...]) -> str:

@@ -266,11 +266,11 @@ class ArrayKernel(Kernel, Generic[S]):
                     out = Outcomes.empty(going.count)
                     actions = np.ascontiguousarray(rows.inputs.actions[block, time][at])
                     wanted = frames if isinstance(frames, int) else frames[at]
-                    self._hold(going.part, actions, wanted, elapsed[at], out)
+                    begun = None if elapsed is None else elapsed[at] + n_step[at]
+                    self._hold(going.part, actions, wanted, begun, out)
                     rewards[at] = out.rewards
                     terminated[at], truncated[at] = out.terminated, out.truncated
                     n_step[at] += out.n_step
-                    elapsed[at] += out.n_step
                     going.keep(~(out.terminated | out.truncated))
                 rows.rewards[block, time] = rewards
                 rows.terminateds[block, time] = terminated
@@ -280,23 +280,22 @@ class ArrayKernel(Kernel, Generic[S]):
                     self.observe(states, rows.observations[block, time])
             going.write_back()
             rows.n_step[block] = n_step
-            self._store(states, given, elapsed - n_step, rows, block)
+            self._store(states, given, elapsed, rows, block)
 
     def _hold(
         self,
         states: S,
         actions: NDArray[Any],
         frames: int | NDArray[np.int64],
-        elapsed: NDArray[np.int64],
+        elapsed: NDArray[np.int64] | None,
         out: Outcomes,
     ) -> None:
         """Step each row for its number of `frames`, or until its episode ends; fill `out`."""
-        limit = None if self._time_limit is None else self._time_limit._max_episode_steps
         if isinstance(frames, int) and frames == 1:
             out.truncated.fill(False)
             self.frame(states, actions, out)
-            if limit is not None:
-                out.truncated |= elapsed >= limit - 1
+            if elapsed is not None:
+                out.truncated |= elapsed >= self._time_limit._max_episode_steps - 1
             out.n_step.fill(1)
             return
         for array in (out.rewards, out.terminated, out.truncated, out.n_step):
@@ -308,8 +307,8 @@ class ArrayKernel(Kernel, Generic[S]):
             one.truncated.fill(False)
             self.frame(going.part, actions[at], one)
             frame += 1
-            if limit is not None:
-                one.truncated |= elapsed[at] >= limit - frame
+            if elapsed is not None:
+                one.truncated |= elapsed[at] >= self._time_limit._max_episode_steps - frame
             out.rewards[at] += one.rewards
             out.terminated[at], out.truncated[at] = one.terminated, one.truncated
             out.n_step[at] += 1
@@ -328,15 +327,16 @@ class ArrayKernel(Kernel, Generic[S]):
             row[place] = np.frombuffer(save_generator(seeded_generator(seed)), np.uint8)
         return given
 
-    def _elapsed(self, given: Row, count: int) -> NDArray[np.int64]:
-        """Return a copy of the number of steps for the time limit of `count` rows."""
-        elapsed = np.zeros(count, np.int64)
-        if self._time_limit is not None:
-            elapsed[:] = given.view(np.int64)[:, self._elapsed_at]
+    def _elapsed(self, given: Row, count: int) -> NDArray[np.int64] | None:
+        """Return a copy of the number of steps of `count` rows, if there is a time limit."""
+        if self._time_limit is None:
+            return None
+        elapsed = np.empty(count, np.int64)
+        elapsed[:] = given.view(np.int64)[:, self._elapsed_at]
         return elapsed
 
     def _store(
-        self, states: S, given: Row, elapsed: NDArray[np.int64], rows: Rows, block: slice
+        self, states: S, given: Row, elapsed: NDArray[np.int64] | None, rows: Rows, block: slice
     ) -> None:
         """Write infos, and the next states if requested; `elapsed` is that of `given`."""
         for name, column in self.infos(states).items():
@@ -347,7 +347,7 @@ class ArrayKernel(Kernel, Generic[S]):
         fresh = rows.next_states[block]
         fresh[:] = given
         self.store(states, fresh)
-        if self._time_limit is not None:
+        if elapsed is not None:
             fresh.view(np.int64)[:, self._elapsed_at] = elapsed + rows.n_step[block]
 
 

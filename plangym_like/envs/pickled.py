@@ -39,10 +39,10 @@ from plangym_like.errors import (
     UntrustedStateError,
 )
 from plangym_like.snapshots.chain_pickle import ChainPickle
-from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
+from plangym_like.snapshots.known_wrappers import columns_of
 from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key

@@ -91,11 +91,6 @@ class OwnCodec(AttributeCodec):
         self.put(plain_data.decode(saved))
         return (AttributeSettings(self._base, {*but, *self.held()}),)
 
-    @property
-    def restores_initial(self) -> bool:
-        """Whether `renew` can restore the state before the first reset."""
-        return self._restore_initial is not None
-
     def renew(self) -> None:
         """Restore the state before the first reset, if there is one and it can be restored."""
         if self._restore_initial is not None:
@@ -239,9 +234,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
     the state to ``saved``, and may keep this object.
 
     If the state can be saved before the first reset, the state from that time is restored before
-    the user's first reset. So the resets and steps that are taken when the environment is made
-    leave no trace, such as a higher count of episodes. Otherwise, the environment is approximate if
-    these resets change it.
+    the user's first reset. So the reset that is taken when the environment is made leaves no trace,
+    such as a higher count of episodes.
 
     The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
@@ -276,7 +270,6 @@ class SaveLoadSimulator(GymnasiumSimulator):
                 missing = [name for name in _METHODS if not callable(getattr(base, name, None))]
                 raise SnapshotError(
                     f"{qualified_name(type(base))} has no {' and no '.join(missing)}"
-                    f"{_advice_for_mujoco(base)}"
                 )
         except SnapshotError:
             # Some environments cannot be closed before their first reset.
@@ -295,24 +288,6 @@ class SaveLoadSimulator(GymnasiumSimulator):
         drop_generators(self.env)
         return codec
 
-    def _note_on_first_episode(self) -> str:
-        """Return a note if the user's first episode may differ from an environment's first one."""
-        codec = self.codec
-        if codec.restores_initial:
-            return ""
-        first, second = np.zeros((2, codec.nbytes), np.uint8)
-        codec.read(first)
-        self.reset_once()
-        codec.read(second)
-        if np.array_equal(first, second):
-            return ""
-        return (
-            f"the state of {type(self.base).__name__} cannot be saved before the first reset, "
-            "and a second episode with the same seed begins in another state, so your first "
-            "episode is not the first one; make save_state work before the first reset, or "
-            "name no attributes of other objects in state_attributes"
-        )
-
     def _run_trial(self) -> str:
         """Check that a saved state can be restored, and run the trial."""
         payload = np.zeros(self.payload_nbytes, np.uint8)
@@ -324,8 +299,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         except Exception as error:
             method = "load_state" if _has_methods(self.base) else "state_attributes"
             raise _refusal(self.base, method, error) from error
-        notes = self._note_on_first_episode(), super()._run_trial()
-        return "; ".join(filter(None, notes))
+        return super()._run_trial()
 
     def _steps_states(self) -> bool:
         """Return whether ``step_states`` can be used to step many rows at once."""
@@ -352,27 +326,6 @@ class SaveLoadSimulator(GymnasiumSimulator):
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that calls ``step_states``, or ``None`` if that cannot be used."""
         return self._states_kernel() if self._steps_states() else None
-
-
-def _advice_for_mujoco(base: Any) -> str:
-    """Return how to write the two methods if an attribute of `base` is MuJoCo's data.
-
-    Otherwise, or if bodies may sleep, return ``""``: MuJoCo's functions do not save which do.
-    """
-    for name, value in getattr(base, "__dict__", {}).items():
-        kind = type(value)
-        if kind.__name__ == "MjData" and kind.__module__.partition(".")[0] == "mujoco":
-            from plangym_like.envs.mujoco.physics import may_sleep
-
-            if may_sleep(value.model):
-                return ""
-            return (
-                f"; its attribute {name} is MuJoCo's MjData, so write them: save_state returns the "
-                "array that mujoco.mj_getState fills for mujoco.mjtState.mjSTATE_INTEGRATION and "
-                "the attributes that steps change, and load_state gives the array to "
-                "mujoco.mj_setState; this is faster than pickle and replay"
-            )
-    return ""
 
 
 def _has_methods(base: Any) -> bool:

@@ -18,9 +18,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import ActionWrapper, ObservationWrapper, RewardWrapper
 from gymnasium.spaces import Box, Discrete
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
@@ -36,50 +34,15 @@ from plangym_like.envs.kernel import (
     state_kept,
     trial_actions,
 )
-from plangym_like.snapshots.known_wrappers import visible
+from plangym_like.envs.wrapping import method_of
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 from plangym_like.support.arguments import name_of
 
 logger = logging.getLogger("plangym_like")
 _WORD = 8
-_METHODS: dict[Any, str] = {
-    RewardWrapper: "reward",
-    ObservationWrapper: "observation",
-    ActionWrapper: "action",
-}
 
 
-def method_of(wrapper: Any) -> str:
-    """Return the method by which `wrapper` changes a value of a step, its only part in steps.
-
-    Return ``""`` if its class, or the wrapper itself, has a ``step`` or ``reset`` of its own.
-
-    >>> from gymnasium.wrappers import ClipReward, NormalizeReward
-    >>> env = gymnasium.make("CartPole-v1")
-    >>> method_of(ClipReward(env, 0, 1)), method_of(NormalizeReward(env))
-    ('reward', '')
-    """
-    kind: Any = type(wrapper)
-    for base, name in _METHODS.items():
-        if isinstance(wrapper, base):
-            inherits = kind.step is base.step and kind.reset is base.reset
-            return name if inherits and not vars(wrapper).keys() & {"step", "reset"} else ""
-    return ""
-
-
-def transforms_of(env: gymnasium.Env[Any, Any]) -> list[Any] | None:
-    """Return the wrappers of the chain `env` that change a value of a step, innermost first.
-
-    Return ``None`` if another wrapper takes part in steps, except one `TimeLimit`.
-    """
-    wrappers = visible(env)[::-1]
-    transforms = [each for each in wrappers if type(each) is not TimeLimit]
-    if len(wrappers) - len(transforms) > 1 or not all(map(method_of, transforms)):
-        return None
-    return transforms
-
-
-def tested_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel | None:
+def checked_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel | None:
     """Return a kernel that gives the same results as `sim`; ``None`` if there is none.
 
     Parameters

@@ -1,16 +1,17 @@
-"""Functions that build and change the chain of wrappers around an environment."""
+"""Functions that build, change and classify the chain of wrappers around an environment."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import is_not
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-from gymnasium import Space
+from gymnasium import ActionWrapper, ObservationWrapper, RewardWrapper, Space
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
@@ -22,6 +23,11 @@ from plangym_like.support.arguments import as_count, misfit, name_of, several_ag
 GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker")
 
 WrapperLike = Callable[..., Any] | tuple[Any, ...]
+_METHODS: dict[Any, str] = {
+    RewardWrapper: "reward",
+    ObservationWrapper: "observation",
+    ActionWrapper: "action",
+}
 
 
 def as_wrappers(given: Sequence[Any] | None) -> tuple[Any, ...]:
@@ -174,6 +180,7 @@ def check_reset(env: gymnasium.Env[Any, Any]) -> None:
         )
 
 
+@dataclass
 class NothingSaved:
     """Saves nothing for the wrappers around an environment; it has the members of `WrapperState`.
 
@@ -183,16 +190,14 @@ class NothingSaved:
         The classes and arguments of the wrappers, as JSON data (see `describe_wrappers`).
     """
 
-    nbytes = 0
-    unordered = ""
-    time_limit = None
-
-    def __init__(self, fields: list[Any]) -> None:
-        self._fields = fields
+    fields: list[Any]
+    nbytes: ClassVar[int] = 0
+    unordered: ClassVar[str] = ""
+    time_limit: ClassVar[None] = None
 
     def fingerprint_fields(self) -> list[Any]:
         """Return the classes and arguments of the wrappers, outermost first."""
-        return self._fields
+        return self.fields
 
     def reseed(self, seed: int) -> None:
         """Do nothing."""
@@ -201,6 +206,42 @@ class NothingSaved:
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
     """Return whether no wrapper in the chain `env` changes observations, rewards or infos."""
     return set(map(type, visible(env))) <= {TimeLimit}
+
+
+def method_of(wrapper: Any) -> str:
+    """Return the method by which `wrapper` changes a value of a step, its only part in steps.
+
+    Return ``""`` if its class, or the wrapper itself, has a ``step`` or ``reset`` of its own.
+
+    >>> from gymnasium.wrappers import ClipReward, NormalizeReward
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> method_of(ClipReward(env, 0, 1)), method_of(NormalizeReward(env))
+    ('reward', '')
+    """
+    kind: Any = type(wrapper)
+    for base, name in _METHODS.items():
+        if isinstance(wrapper, base):
+            inherits = kind.step is base.step and kind.reset is base.reset
+            return name if inherits and not vars(wrapper).keys() & {"step", "reset"} else ""
+    return ""
+
+
+def transforms_of(env: gymnasium.Env[Any, Any]) -> tuple[list[Any] | None, Any]:
+    """Return the wrappers of the chain `env` that change a value of a step, and its `TimeLimit`.
+
+    The wrappers are in order, innermost first; ``None`` if another one takes part in steps, or
+    more than one `TimeLimit`. Of several limits, the outermost is returned; ``None`` without any.
+    """
+    transforms, limits, others = [], [], 0
+    for wrapper in reversed(visible(env)):
+        if type(wrapper) is TimeLimit:
+            limits.append(wrapper)
+        elif method_of(wrapper):
+            transforms.append(wrapper)
+        else:
+            others += 1
+    limit = limits[-1] if limits else None
+    return None if others or len(limits) > 1 else transforms, limit
 
 
 def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

@@ -214,9 +214,10 @@ class BatchRun:
             self._step(count, count + 1)
         self._batch.begin()
         processes = self._batch.processes if self._batch.audit else None
+        local = len(self._pool.workers) + (self._stepper is not None)
         for start, stop in self._batch.parts():
             stop = min(stop, count)
-            if processes is not None and self._processes > 1:
+            if processes is not None and local > 1:
                 self._elsewhere += _runs(processes, start, stop)
             elif start < stop:
                 later = single_steps(self._batch.inputs, stop, count) / self._horizon

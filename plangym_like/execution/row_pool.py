@@ -138,7 +138,6 @@ class RowWorker(WorkerHandle):
         self._attached: Sequence[int] = ()
         # Its requests to serve, each with the number of the batch whose blocks were sent along.
         self._servings: deque[tuple[Future[Any], int]] = deque()
-        self._pid = process.pid
         self.progress_at = 0.0
         self._progress: tuple[int, ...] = ()
         self.task_of = 0
@@ -205,9 +204,6 @@ class RowWorker(WorkerHandle):
         """Let the worker serve, if it does not, and send it the blocks of `batch` that it lacks."""
         if not self.ready or self.task is not None or self.interrupted:
             return
-        if self.process.pid != self._pid:  # other code has restarted it
-            self._pid = self.process.pid
-            self._lose_process()
         if self._servings and (batch is None or batch.block_numbers <= self.known):
             return
         self.interrupted = True
@@ -278,9 +274,6 @@ class RowWorker(WorkerHandle):
         super().restart()
         # Read only now, because the old process may have gone on until it was killed.
         self.left_at = self.range, self.cursor, int(self.slot[BATCH])
-        self._lose_process()
-
-    def _lose_process(self) -> None:
         self.known.clear()
         self._servings.clear()
         self.alone = self.abandoned = None

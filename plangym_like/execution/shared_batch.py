@@ -367,9 +367,12 @@ class BlockPool:
 
     def close(self) -> None:
         """Drop every block; arrays over lent ones stay valid."""
-        self._idle += [block for _, block in self._lent.values()]
+        for _, block in self._lent.values():
+            block.close()
+        for block in self._idle:
+            block.close()
         self._lent.clear()
-        self.drop_idle()
+        self._idle.clear()
 
 
 class Tokens:
@@ -388,7 +391,7 @@ class Tokens:
     def __init__(self, read_fd: int = -1, write_fd: int = -1) -> None:
         if read_fd < 0:
             read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.read_fd, self.write_fd, self._pid = read_fd, write_fd, os.getpid()
+        self.read_fd, self.write_fd = read_fd, write_fd
         self._finalizers = (
             weakref.finalize(self, os.close, read_fd),
             weakref.finalize(self, os.close, write_fd),
@@ -396,15 +399,10 @@ class Tokens:
         for each in self._finalizers:
             each.atexit = False
 
-    @property
-    def _usable(self) -> bool:
-        """Whether the pipe is open, and not that of a process that this one was forked from."""
-        return self.read_fd >= 0 and os.getpid() == self._pid
-
     def put(self, batch: Key, ranges: Iterable[Range]) -> list[Range]:
         """Add tokens; return those for which there is no room."""
         left = list(ranges)
-        while left and self._usable and len(self) < _FULL:
+        while left and len(self) < _FULL:
             packed = bytearray()
             for each in left[:_MOST]:
                 packed += _TOKEN.pack(*batch, *each)
@@ -417,7 +415,7 @@ class Tokens:
 
     def put_back(self, batch: Key, rows: Range) -> None:
         """Put back a token that this process has taken."""
-        while self._usable:
+        while self.write_fd >= 0:  # otherwise another thread has closed it
             with contextlib.suppress(BlockingIOError):
                 os.write(self.write_fd, _TOKEN.pack(*batch, *rows))
                 return
@@ -425,8 +423,6 @@ class Tokens:
 
     def take(self) -> tuple[Key, Range] | None:
         """Remove the next token, and return its batch and its rows; ``None`` if none is left."""
-        if not self._usable:
-            return None
         try:
             block, number, start, stop = _TOKEN.unpack(os.read(self.read_fd, _TOKEN.size))
         except OSError:  # empty, or closed by another thread
@@ -452,7 +448,7 @@ class Tokens:
         return found
 
     def __len__(self) -> int:
-        if not self._usable:
+        if self.read_fd < 0:
             return 0
         import fcntl
         import termios

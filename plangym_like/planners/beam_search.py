@@ -208,8 +208,7 @@ def _first_visits(
 ) -> tuple[NDArray[np.int64], bool]:
     """Return the first `width` rows of `order` that beat the best score of their key so far.
 
-    `known` holds the best scores, and is updated. The second result is true if no other row of
-    `order` beats the best score of its key.
+    `known` holds the best scores, and is updated. Also return whether these are all such rows.
     """
     found: list[int] = []
     are_all = True

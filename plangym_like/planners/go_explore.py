@@ -93,14 +93,8 @@ class CellArchive:
 
     States are kept as compressed differences from the first one: a few hundred bytes each on Atari.
 
-    Parameters
-    ----------
-    state : row
-        Where the search starts.
-    legal : array ``(A,) bool``
-        Which actions are legal there.
-    thumbnail : tuple of int
-        The shape of the small screens that are kept of each cell, for `rename`.
+    `legal` ``(A,)`` says which actions are legal in the first state. `thumbnail` is the shape of
+    the small screens that are kept of each cell, for `rename`.
     """
 
     def __init__(self, state: Row, legal: Mask, thumbnail: tuple[int, ...] = (0,)) -> None:
@@ -137,20 +131,8 @@ class CellArchive:
     def add(self, after: Walks, names: list[Hashable], spent: Spent, screens: Any = 0) -> Walks:
         """Keep visits to new cells and better visits to known cells; count all others.
 
-        Parameters
-        ----------
-        after : Walks
-            N explorations after a step.
-        names : list
-            The cells that they are in after the step.
-        spent : Spent
-        screens : array ``(N, H, W)``
-            Thumbnails of the screens, if cells have any.
-
-        Returns
-        -------
-        Walks
-            `after`, with the rows of the cells.
+        `after` are N explorations after a step, and `names` the cells that they are in. `screens`
+        ``(N, H, W)`` are thumbnails, if cells have any. Return `after`, with the rows of the cells.
         """
         cells = self._cells
         rows = np.array([self._names.setdefault(one, len(self._names) + 1) for one in names])

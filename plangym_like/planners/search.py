@@ -57,46 +57,24 @@ class Progress(NamedTuple):
 
 @stored
 class Best(NamedTuple):
-    """The best plan so far.
+    """The best plan so far."""
 
-    Attributes
-    ----------
-    score : float
-        Minus infinity while there is no plan.
-    ended : bool
-        Whether the plan ends the episode.
-    found : object
-        The plan, in the planner's own form: a node of a tree, or arrays of actions and rewards.
-    """
-
-    score: float = -np.inf
-    ended: bool = False
+    score: float = -np.inf  # while there is no plan
+    ended: bool = False  # whether the plan ends the episode
+    # The plan, in the planner's own form: a node of a tree, or arrays of actions and rewards.
     found: Any = None
 
 
 class Played(NamedTuple):
-    """Random play of T actions from N states.
+    """Random play of T actions from N states."""
 
-    Attributes
-    ----------
-    actions : array ``(N, T)``
-        The numbers of the actions.
-    rewards : array ``(N, T)``
-    gains : array ``(N, T, P)``
-        The rewards of each player.
-    lengths : array ``(N,)``
-        How many actions were stepped.
-    ended : array ``(N,) bool``
-    turns : list of (rows, Turns)
-        For each depth from 1, the rows that were stepped, and their turns afterwards; empty if all
-        actions are legal and there is one player.
-    """
-
-    actions: Ints
-    rewards: Floats
-    gains: Floats
-    lengths: Ints
-    ended: Mask
+    actions: Ints  # numbers of the actions, ``(N, T)``
+    rewards: Floats  # ``(N, T)``
+    gains: Floats  # of each player, ``(N, T, P)``
+    lengths: Ints  # how many actions were stepped, ``(N,)``
+    ended: Mask  # ``(N,)``
+    # For each depth from 1, the rows that were stepped, and their turns afterwards; empty if all
+    # actions are legal and there is one player.
     turns: list[tuple[Ints, Turns]]
 
     def returns(self, discount: float) -> Floats:

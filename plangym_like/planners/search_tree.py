@@ -40,19 +40,11 @@ class Level(NamedTuple):
 
 
 class Descents(NamedTuple):
-    """One round of B descents from roots.
-
-    Attributes
-    ----------
-    levels : list of Level
-    last : array ``(B,)``
-        Where each descent ends: a node, or ``-1 - i`` for leaf i.
-    parents, actions : array ``(L,)``
-        The transitions that lead to the leaves, and have to be stepped.
-    """
+    """One round of B descents from roots."""
 
     levels: list[Level]
-    last: Ints
+    last: Ints  # where each descent ends, ``(B,)``: a node, or ``-1 - i`` for leaf i
+    # The transitions that lead to the leaves, and have to be stepped, ``(L,)``.
     parents: Ints
     actions: Ints
 
@@ -311,14 +303,8 @@ class SearchTree(Nodes):
     def back_up(self, descents: Descents, new: Ints, values: Floats, discount: float) -> None:
         """Add the return of each descent to the actions on its path.
 
-        Parameters
-        ----------
-        descents : Descents
-        new : array ``(L,)``
-            The nodes of the leaves.
-        values : array ``(B, P)``
-            The returns that follow the last node of each descent.
-        discount : float
+        `new` ``(L,)`` are the nodes of the leaves, and `values` ``(B, P)`` the returns that follow
+        the last node of each descent.
         """
         values = values.copy()
         for level in reversed(descents.levels):

@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, Self
@@ -392,6 +393,7 @@ class ExternalProcess:
         except BaseException:
             self.on_change()
             self._channel.ended = True
+            self._channel.outbox.clear()
             self._reason = self._reason or self._death(
                 "an exception, such as Ctrl-C, interrupted a message, so it was killed"
             )
@@ -519,6 +521,7 @@ def _release(child: ChildProcess, pending: dict[int, Any]) -> None:
         child.close()
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Request:
     """A request that was sent to a worker; see `plangym_like.results.Pending`.
 
@@ -533,15 +536,10 @@ class Request:
         seconds. The request keeps a reference to `wait` until it has been answered.
     """
 
-    __slots__ = ("__weakref__", "_reply", "_wait", "_worker", "number")
-
-    def __init__(
-        self, number: int, worker: str, wait: Callable[[Request, float | None], None]
-    ) -> None:
-        self.number = number
-        self._worker = worker
-        self._wait: Callable[[Request, float | None], None] | None = wait
-        self._reply: Reply | None = None
+    number: int
+    _worker: str
+    _wait: Callable[[Request, float | None], None] | None
+    _reply: Reply | None = field(default=None, init=False)
 
     def answer(self, reply: Reply) -> None:
         """Set the reply, unless there is one already."""

@@ -403,7 +403,7 @@ class WorkerPool(Generic[Handle]):
         limit = self.start_timeout
         if ready:
             self.policy.note_ready()
-        elif limit is not None and self._is_late(worker, limit):
+        elif limit is not None and time.monotonic() - worker.started_at > limit:
             late = WorkerTimeoutError(
                 f"the worker with pid {worker.process.pid} was not ready after "
                 f"{self._limit_name}={limit:g} seconds; its constructor hangs, or needs a larger "
@@ -412,10 +412,6 @@ class WorkerPool(Generic[Handle]):
             logger.warning("%s", late)
             self.replace(worker)
             self.policy.note_failed_start(late, len(self.workers))
-
-    def _is_late(self, worker: Handle, limit: float) -> bool:
-        """Return whether a starting worker has taken more than `limit` seconds."""
-        return time.monotonic() - worker.started_at > limit
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""

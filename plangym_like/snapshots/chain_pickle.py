@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.snapshots.chain_state import ChainState, StateOwner
+from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.chains import links, reachable
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
@@ -30,6 +30,7 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
     qualified_name,
 )
+from plangym_like.snapshots.known_wrappers import StateOwner
 from plangym_like.snapshots.object_pickle import ObjectPickle
 from plangym_like.states import random_state
 

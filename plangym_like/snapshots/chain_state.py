@@ -26,9 +26,7 @@ import abc
 import enum
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from operator import attrgetter
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -41,7 +39,6 @@ from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatEr
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chains import CONSTANT, links, note_on_sets, reachable, scatter_sets
 from plangym_like.snapshots.configuration import (
-    NO_HANDLES,
     is_configuration,
     is_handle,
     is_ordinary,
@@ -50,152 +47,22 @@ from plangym_like.snapshots.configuration import (
     qualified_name,
 )
 from plangym_like.snapshots.known_wrappers import (
+    StateOwner,
+    always,
+    columns_of,
     describe_wrappers,
     impossible,
-    is_known,
+    restart_generators,
     state_names,
     visible,
 )
-from plangym_like.states.random_state import make_generator, restart
+from plangym_like.states.random_state import make_generator
 from plangym_like.states.rows import Row, padded
 
-_MISSING = object()
 _NUMBER = np.dtype("<i8")
 _ONLY_TIME_LIMIT = TimeLimit, ("_elapsed_steps",)
 _NO_STEPS = -1
 _SLACK = 256  # bytes reserved for an attribute without a value yet
-
-
-@dataclass(slots=True)
-class StateOwner:
-    """An object, and the names of the attributes that are its state.
-
-    Attributes
-    ----------
-    place : str
-        The name of the object in error messages.
-    kind : type
-        The class of the object.
-    locate : callable
-        Returns the current object; a wrapper may replace it in ``reset``.
-    names : tuple of str or None
-        The attributes that are the object's state; a dotted name is an attribute of an attribute.
-        ``None`` means all attributes except handles (see `is_handle`), those in `constant`, and
-        those that are still what they were at first, as in `fixed`.
-    constant : set of str
-        Attributes that are never state of this object.
-    fixed : dict
-        The values of attributes that are configuration. Such an attribute is state only if it is
-        another object now.
-    """
-
-    place: str
-    kind: type
-    locate: Callable[[], Any]
-    names: tuple[str, ...] | None
-    constant: frozenset[str] = frozenset(["_cached_spec"])
-    fixed: dict[str, Any] = field(default_factory=dict)
-    _get: Callable[[Any], Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        names = self.names or ()
-        one = attrgetter(*names) if names else lambda thing: ()
-        self._get = (lambda thing: (one(thing),)) if len(names) == 1 else one
-
-    def read(self) -> Any:
-        """Return the state: a tuple in the order of `names`, or a dict if `names` is ``None``.
-
-        The keys of the dict are sorted.
-        """
-        thing = self._thing()
-        if self.names is not None:
-            try:
-                return self._get(thing)
-            except AttributeError as error:
-                raise SnapshotError(f"{self.place} cannot be saved: {error}") from error
-        attributes, fixed, constant = vars(thing), self.fixed, self.constant
-        state = {}
-        for name in sorted(attributes):
-            value = attributes[name]
-            if fixed.get(name, _MISSING) is not value and name not in constant:
-                if type(value) in NO_HANDLES or not is_handle(value):
-                    state[name] = value
-        return state
-
-    def write(self, state: Any) -> None:
-        """Set the state of the object to `state`; ``fits(state)`` must be true."""
-        thing = self._thing()
-        attributes = vars(thing)
-        if self.names is not None:
-            for name, value in zip(self.names, state, strict=True):
-                path, _, last = name.rpartition(".")
-                setattr(attrgetter(path)(thing) if path else thing, last, value)
-            return
-        fixed, handles = self.fixed, {}
-        for name, value in [*attributes.items()]:
-            if name in state:
-                if type(value) not in NO_HANDLES and is_handle(value):
-                    handles[name] = value
-            elif name in fixed:
-                attributes[name] = fixed[name]
-            elif name not in self.constant and not is_handle(value):
-                del attributes[name]
-        attributes.update(state)
-        attributes.update(handles)
-
-    def fits(self, state: Any) -> bool:
-        """Return whether `state` has the form of this object's state."""
-        if self.names is not None:
-            return type(state) is tuple and len(state) == len(self.names)
-        return type(state) is dict and self.constant.isdisjoint(state)
-
-    def items(self, state: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the name and value of each attribute in `state`."""
-        yield from state.items() if self.names is None else zip(self.names, state, strict=True)
-
-    def leave_out_missing(self) -> None:
-        """Leave out the named attributes that the object does not have yet."""
-        if self.names is not None:
-            thing = self.locate()
-            self.names = tuple(name for name in self.names if _has(thing, name))
-            self.__post_init__()
-
-    def _thing(self) -> Any:
-        try:
-            thing = self.locate()
-        except AttributeError as error:
-            raise SnapshotError(f"{self.place} no longer exists: {error}") from error
-        if type(thing) is not self.kind:
-            raise SnapshotError(
-                f"{self.place} was an object of class {qualified_name(self.kind)} when the "
-                f"environment was made and is {kind_of(thing)} now; keep one object, or plain data"
-            )
-        return thing
-
-
-def _has(thing: Any, name: str) -> bool:
-    try:
-        attrgetter(name)(thing)
-    except AttributeError:
-        return False
-    return True
-
-
-def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
-    """Restart the random generators in the attributes of `owners`, except `own`, from `seed`."""
-    number = 0
-    for owner in owners:
-        for _, value in owner.items(owner.read()):
-            if isinstance(value, np.random.Generator) and value is not own:
-                bits: Any = value.bit_generator
-                start = np.random.SeedSequence(int(seed), spawn_key=(number,))
-                restart(bits, type(bits)(start))
-                number += 1
-
-
-def always(value: Any) -> Callable[[], Any]:
-    """Return a function that returns `value`."""
-    return lambda: value
 
 
 class ChainState(abc.ABC):
@@ -236,7 +103,6 @@ class ChainState(abc.ABC):
         # Objects that are encoded as references, by the place where they were found.
         self._references: dict[str, Any] = {}
         self._seen: set[int] = set()
-        foreign = False
         for link in [*visible(env), *chain[-1:]] if base else visible(env):
             reason = impossible(link)
             if reason is not None:
@@ -245,8 +111,7 @@ class ChainState(abc.ABC):
             # An environment may keep the game itself in an attribute called env.
             constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
             fixed = {name: value for name, value in vars(link).items() if name in constant}
-            name, names = type(link).__name__, state_names(link, within_others=foreign)
-            foreign = foreign or not is_known(link)
+            name, names = type(link).__name__, state_names(link)
             owner = StateOwner(name, type(link), always(link), names, fixed=fixed)
             if names != ():
                 self.owners.append(owner)
@@ -370,23 +235,6 @@ class ChainState(abc.ABC):
                 except Exception as reason:
                     return self._unsaveable(f"{owner.place}.{name}", part, reason)
         return SnapshotError(f"the environment cannot be saved: {error}")
-
-
-def columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Stack the values of all `rows` by key.
-
-    A key is left out unless its values are numbers or arrays, all with the same shape and dtype.
-    """
-    found: dict[str, NDArray[Any]] = {}
-    for name, value in rows[0].items() if rows else ():
-        if isinstance(value, bool | int | float | np.generic | np.ndarray):
-            parts = [np.asarray(row.get(name)) for row in rows]
-            if len({(part.shape, part.dtype) for part in parts}) == 1 and parts[0].dtype != object:
-                found[name] = np.stack(parts)
-    return found
-
-
-# Wrappers
 
 
 class WrapperValues(ChainState):
@@ -551,6 +399,13 @@ class WrapperState(WrapperValues):
 
     def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
         super().__init__(env)
+        for owner in self.owners:
+            for name, value in owner.items(owner.read()):
+                if is_foreign_memory(value):
+                    raise SnapshotError(
+                        f"{owner.place}.{name} cannot be saved: the memory of the array belongs to "
+                        "a library, such as MuJoCo; keep a copy of it"
+                    )
         self.unordered = self.look_for_sets()
         self.time_limit: Any = None
         self.nbytes: int = 0
@@ -637,6 +492,15 @@ class WrapperState(WrapperValues):
             f"the state of the wrappers ({wrappers}) takes {used} bytes, but {self.nbytes} are "
             f"reserved; make the environment with state_capacity={padded(2 * used)}"
         )
+
+
+def is_foreign_memory(value: Any) -> bool:
+    """Return whether `value` is an array in the memory of a library, such as MuJoCo."""
+    base = value
+    while isinstance(base, np.ndarray):
+        base = base.base
+    known = isinstance(base, type(None) | bytes | bytearray | memoryview)
+    return isinstance(value, np.ndarray) and not known
 
 
 def _nbytes_of_one(wrapper: Any) -> int:

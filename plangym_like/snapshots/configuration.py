@@ -2,6 +2,8 @@
 
 Functions, classes, modules, spaces, loggers and similar objects are configuration: they do not
 change when a state is restored. Neither do handles, such as windows and locks.
+
+Classes that other processes cannot import are found by the numbers that cloudpickle gives them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import logging
 import pathlib
 import random
 import re
+import sys
 import threading
 import types
 from collections.abc import Callable, Mapping
@@ -22,6 +25,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
+
+from plangym_like.errors import SnapshotError
 
 FUNCTIONS = (
     types.FunctionType,
@@ -134,24 +139,6 @@ def is_ordinary(kind: type) -> bool:
     )
 
 
-def loses_attributes(thing: Any) -> bool:
-    """Return whether a pickle of `thing` leaves out attributes.
-
-    Classes written in C, such as `numpy.ndarray`, ``pygame.Rect`` and `collections.defaultdict`,
-    may have a ``__reduce__`` that ignores the attributes that a subclass adds.
-    """
-    method: Any = type(thing).__reduce__
-    if method is object.__reduce__ or not getattr(thing, "__dict__", None):
-        return False
-    if not any(
-        vars(base).get("__reduce__") is method and not base.__dictoffset__
-        for base in type(thing).__mro__[1:-1]
-    ):
-        return False
-    state = (*thing.__reduce__(), None, None)[2]
-    return state is None or isinstance(thing, np.ndarray)
-
-
 def own_pickling(kind: type) -> str | None:
     """Return the name of a method of `kind` that customises pickling, or ``None``."""
     for name in ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"):
@@ -256,3 +243,46 @@ def _code_digest(code: types.CodeType) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+# Classes that cannot be imported
+
+
+def can_be_imported(kind: type) -> bool:
+    """Return whether `kind` can be imported by name; always false for classes of ``__main__``."""
+    found: Any = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind
+
+
+def number_of(kind: type) -> str:
+    """Return the number of a class that cannot be imported; workers get it with the class."""
+    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+    return str(cloudpickle._get_or_create_tracker_id(kind))
+
+
+def class_named(module: str, name: str, number: str = "") -> type:
+    """Return the class ``module.name`` that has `number`, or else the only one of that name.
+
+    Raises
+    ------
+    SnapshotError
+        This process has no class of that name, or several.
+    """
+    from cloudpickle import cloudpickle
+
+    found: Any = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)
+    if found is None:  # a row of another session
+        found = getattr(sys.modules.get(module), name, None)
+    if found is None:
+        known = list(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
+        named = [kind for kind in known if (kind.__module__, kind.__name__) == (module, name)]
+        found = named[0] if len(named) == 1 else None
+    if found is None:
+        raise SnapshotError(
+            f"a state row holds an object of class {module}.{name}, which this process does not "
+            "have; put the class into a module that every process can import"
+        )
+    return found  # type: ignore[no-any-return]

@@ -20,7 +20,6 @@ import importlib
 import inspect
 import keyword
 import pickle
-import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
@@ -33,16 +32,17 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.random.bit_generator import ISeedSequence
 
-from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.chains import sets_in
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
     LOCKS,
+    can_be_imported,
+    class_named,
     is_figure,
     is_handle_kind,
     is_ordinary,
     kind_of,
-    loses_attributes,
+    number_of,
     own_pickling,
     qualified_name,
 )
@@ -283,7 +283,7 @@ class _Unpickler(pickle.Unpickler):
             try:
                 found = super().find_class(module, name)
             except (ImportError, AttributeError):
-                return _class_named(module, name)
+                return class_named(module, name)
             self._found[module, name] = found
         return found
 
@@ -322,7 +322,7 @@ class Reducers(dict[type, Reducer]):
         if issubclass(kind, type):
             return _reduce_class
         if issubclass(kind, np.ndarray):
-            return self._reduce_array if kind is np.ndarray else _unless_attributes_are_lost
+            return self._reduce_array if kind is np.ndarray else _as_usual
         if issubclass(kind, gymnasium.Env):
             return self._unless_named(self._ordinary_reducer_of(kind))
         return self._special_reducer_of(kind) or self._ordinary_reducer_of(kind)
@@ -358,7 +358,7 @@ class Reducers(dict[type, Reducer]):
             return self._unless_named(_as_usual)
         if is_ordinary(kind) and own_pickling(kind) is None and _is_made_simply(kind):
             return self._reducer_by_attributes(kind)
-        return _unless_attributes_are_lost if kind.__dictoffset__ else _as_usual
+        return _as_usual
 
     def _unless_named(self, otherwise: Reducer) -> Reducer:
         """Return a reducer for a class of which some objects are pickled as references."""
@@ -458,7 +458,7 @@ class Reducers(dict[type, Reducer]):
             if number == "-":
                 kind: Any = attrgetter(name)(importlib.import_module(module))
             else:
-                kind = _class_named(module, name, number)
+                kind = class_named(module, name, number)
             found = self._maker(kind, tuple(names))
         if found is None:
             raise TypeError(f"{module}.{name} is another class now")
@@ -506,12 +506,6 @@ def _refusing(reason: str) -> Reducer:
 
 
 def _as_usual(thing: Any) -> Any:
-    return NotImplemented
-
-
-def _unless_attributes_are_lost(thing: Any) -> Any:
-    if loses_attributes(thing):
-        raise TypeError(f"the attributes of {kind_of(thing)} would be lost")
     return NotImplemented
 
 
@@ -565,49 +559,6 @@ def _array(shape: Any, dtype: str, data: bytes, order: Sequence[int] = ()) -> An
     return array.transpose(np.argsort(order)) if order else array
 
 
-# Classes that cannot be imported
-
-
-def can_be_imported(kind: type) -> bool:
-    """Return whether `kind` can be imported by name; always false for classes of ``__main__``."""
-    found: Any = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
-    for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is kind
-
-
-def number_of(kind: type) -> str:
-    """Return the number of a class that cannot be imported; workers get it with the class."""
-    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
-
-    return str(cloudpickle._get_or_create_tracker_id(kind))
-
-
-def _class_named(module: str, name: str, number: str = "") -> type:
-    """Return the class ``module.name`` that has `number`, or else the only one of that name.
-
-    Raises
-    ------
-    SnapshotError
-        This process has no class of that name, or several.
-    """
-    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
-
-    found: Any = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)
-    if found is None:  # a row of another session
-        found = getattr(sys.modules.get(module), name, None)
-    if found is None:
-        known = list(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
-        named = [kind for kind in known if (kind.__module__, kind.__name__) == (module, name)]
-        found = named[0] if len(named) == 1 else None
-    if found is None:
-        raise SnapshotError(
-            f"a state row holds an object of class {module}.{name}, which this process does not "
-            "have; put the class into a module that every process can import"
-        )
-    return found  # type: ignore[no-any-return]
-
-
 def _reduce_class(thing: type) -> Any:
     if can_be_imported(thing) or thing.__module__ == "builtins":
         return NotImplemented
@@ -617,7 +568,7 @@ def _reduce_class(thing: type) -> Any:
 _NEW_SEEDS: Any = np.random.SeedSequence(0).__reduce__()[:2]
 _MAKES: dict[str, Callable[..., Any]] = {
     "array": _array,
-    "class": _class_named,
+    "class": class_named,
     "generator": np.random.Generator,
     "method": types.MethodType,
     "nothing": lambda: None,

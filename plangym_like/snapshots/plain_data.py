@@ -11,7 +11,7 @@ tag                 what follows
 ==================  ============================================================================
 ``N T F``           nothing: ``None``, ``True``, ``False``
 ``i f c``           an int64; a float64; two float64
-``I s b B u U``     a length, then a big int, str, bytes, bytearray, numpy str, numpy bytes
+``I s b B``         a length, then a big int, str, bytes, bytearray
 ``y``               dtype, then the bytes of a numpy scalar
 ``a``               dtype, order of the axes in memory, shape, then the elements
 ``t l S Z``         a length, then the items (of a set, sorted by their bytes)
@@ -151,12 +151,9 @@ def _put_int(writer: _Writer, value: int) -> None:
         writer.parts.append(b"I" + _COUNT.pack(len(digits)) + digits)
 
 
-def _put_text(tag: bytes) -> Callable[[_Writer, Any], None]:
-    def put(writer: _Writer, value: str) -> None:
-        text = value.encode("utf-8", "surrogatepass")
-        writer.parts.append(tag + _COUNT.pack(len(text)) + text)
-
-    return put
+def _put_text(writer: _Writer, value: str) -> None:
+    text = value.encode("utf-8", "surrogatepass")
+    writer.parts.append(b"s" + _COUNT.pack(len(text)) + text)
 
 
 def _put_bytes(tag: bytes) -> Callable[[_Writer, Any], None]:
@@ -253,10 +250,8 @@ _WRITERS: dict[type, Callable[[_Writer, Any], None]] = {
     complex: lambda writer, value: writer.parts.append(
         b"c" + _COMPLEX.pack(value.real, value.imag)
     ),
-    str: _put_text(b"s"),
-    np.str_: _put_text(b"u"),
+    str: _put_text,
     bytes: _put_bytes(b"b"),
-    np.bytes_: _put_bytes(b"U"),
     bytearray: _put_bytes(b"B"),
     np.ndarray: _put_array,
     list: _put_sequence(b"l"),
@@ -455,9 +450,7 @@ _READERS: dict[bytes, Callable[[_Reader], Any]] = {
     b"f": lambda reader: reader.unpack(_FLOAT),
     b"c": _get_complex,
     b"s": _get_text,
-    b"u": lambda reader: np.str_(_get_text(reader)),
     b"b": lambda reader: reader.take(reader.count()),
-    b"U": lambda reader: np.bytes_(reader.take(reader.count())),
     b"B": lambda reader: reader.remember(bytearray(reader.take(reader.count()))),
     b"y": _get_scalar,
     b"a": _get_array,

@@ -28,10 +28,10 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import Change, Start
 from plangym_like.snapshots.base_settings import atoms_of, is_same, own_names
-from plangym_like.snapshots.chain_state import StateOwner, WrapperValues
+from plangym_like.snapshots.chain_state import WrapperValues, is_foreign_memory
 from plangym_like.snapshots.chains import ATOMS, close_copy, innermost, links, put
 from plangym_like.snapshots.configuration import kind_of
-from plangym_like.snapshots.known_wrappers import Forwarding, foreign_wrappers, is_known
+from plangym_like.snapshots.known_wrappers import Forwarding, StateOwner, foreign_wrappers, is_known
 from plangym_like.snapshots.replay import CachedCopy, ReplayCache
 from plangym_like.states import random_state
 from plangym_like.states.rows import padded
@@ -290,7 +290,9 @@ class _Owners(WrapperValues):
             found = {
                 name: value
                 for name, value in owner.items(owner.read())
-                if not (known and name in _RESET) and id(value) not in self._held
+                if not (known and name in _RESET)
+                and id(value) not in self._held
+                and not is_foreign_memory(value)
             }
             if found:
                 yield place, found

@@ -7,7 +7,7 @@ checks global random generators, which are not part of state rows. If steps are 
 of them. A few steps cannot show everything, so rows in use are audited too (`plangym_like.audit`).
 
 The outcome is the same for every environment that is made with the same arguments, so lanes share
-it (`trials_shared`), and so do the caller and its isolated workers.
+it (`trials_shared`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import random
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -490,26 +490,6 @@ class KnownTrials:
     def outcomes(self) -> list[TrialOutcome]:
         """Return all outcomes."""
         return [outcome for outcome, _ in self.entries]
-
-
-class TrialsElsewhere(KnownTrials):
-    """The outcomes of trials that another process runs for one environment.
-
-    Parameters
-    ----------
-    ask : callable
-        Returns the outcomes. It is called when the first outcome is needed.
-    """
-
-    def __init__(self, ask: Callable[[], Sequence[TrialOutcome]]) -> None:
-        super().__init__()
-        self._ask: Callable[[], Sequence[TrialOutcome]] | None = ask
-
-    def find(self, kind: str, arguments: Any) -> TrialOutcome | None:
-        if self._ask is not None:
-            self.entries = [(outcome, None) for outcome in self._ask()]
-            self._ask = None
-        return super().find(kind, None)
 
 
 _known: ContextVar[KnownTrials | None] = ContextVar("known_trials", default=None)

@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -340,26 +340,25 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
 
     Examples
     --------
-    >>> str(mismatch("this row is", "ATAR", '{"game": "pong", "set": {"a": 1, "b": 2}}',
-    ...              "ATAR", '{"game": "pong", "set": {"a": 1, "b": 3}}'))
-    'this row is of another environment, version or configuration: set.b is 3 in the row and 2 here'
+    >>> str(mismatch("this row is", "ATAR", '{"game": "pong", "mode": 1}',
+    ...              "ATAR", '{"game": "pong", "mode": 2}'))
+    'this row is of another environment, version or configuration: mode is 2 in the row and 1 here'
     """
-    found: list[tuple[str, Any, Any]] = []
-    with suppress(ValueError):  # unknown fields are not JSON
-        if its_family == family:
-            found = list(_fields_that_differ("", json.loads(fields), json.loads(its)))
-    # If names differ, models and options differ too, which adds no information.
-    found = [one for one in found if one[0] in ("id", "game")] or found
-    told = [
-        f"{place} is {_short(theirs)} in the row and {_short(ours)} here"
-        for place, ours, theirs in found[:3]
-    ]
-    if len(found) > 3:
-        told.append(f"and {len(found) - 3} more")
+    told: list[str] = []
     if its_family != family:
-        told.append(f"it is of the family {its_family}, but the environment is of {family}")
-    elif not found:
-        told.append(f"it has {_short(its)}, but the environment has {_short(fields)}")
+        told = [f"it is of the family {its_family}, but the environment is of {family}"]
+    else:
+        with suppress(ValueError):  # unknown fields are not JSON
+            ours, theirs = json.loads(fields), json.loads(its)
+            differing = [name for name in ours if ours[name] != theirs.get(name)]
+            # If names differ, models and options differ too, which adds no information.
+            named = [name for name in differing if name in ("id", "game")] or differing[:3]
+            told = [
+                f"{name} is {_short(theirs.get(name))} in the row and {_short(ours[name])} here"
+                for name in named
+            ]
+    if not told:
+        told = [f"it has {_short(its)}, but the environment has {_short(fields)}"]
     return StateMismatchError(
         f"{what} of another environment, version or configuration: {'; '.join(told)}",
         f"{family} {fields}",
@@ -370,11 +369,3 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
-
-
-def _fields_that_differ(place: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for name in one:
-            yield from _fields_that_differ(f"{place}.{name}", one[name], other[name])
-    elif one != other:
-        yield place[1:], one, other

@@ -8,7 +8,7 @@
     rows       count * state_nbytes bytes
     32 bytes   BLAKE2b-256 of all preceding bytes
 
-Loading executes no code from the file, and allocates no more memory than the size of the file.
+Loading executes no code from the file, and allocates at most twice the size of the file.
 """
 
 from __future__ import annotations
@@ -117,18 +117,13 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     """
     told = "a file of state rows: give a file that save_states wrote"
     content, count, _, start = map_file(path, _MAGIC, told, state_format)
-    nbytes = count * state_format.state_nbytes
-    if nbytes != len(content) - start - DIGEST_NBYTES:
+    if count * state_format.state_nbytes != len(content) - start - DIGEST_NBYTES:
         raise _wrong_count(path)
-    # Reading memory that is mapped to a file would end this process if the file became shorter.
-    rows, head = np.empty(nbytes, np.uint8), content[:start]
-    with open(path, "rb") as file:
-        is_whole = file.read(start) == head and file.readinto(rows.data) == nbytes
-        digest = file.read(DIGEST_NBYTES)
-    if not is_whole:
-        raise StateFormatError(f"{path} was changed while it was read; load it again")
-    verify_digest(path, digest, head, rows.data)
-    return state_format.check(rows.reshape(-1, state_format.state_nbytes))
+    # A copy: reading mapped memory would end this process if the file became shorter.
+    whole = np.fromfile(path, np.uint8)
+    body = whole[: len(content) - DIGEST_NBYTES]
+    verify_digest(path, whole[len(body) :].tobytes(), body.data)
+    return state_format.check(body[start:].reshape(-1, state_format.state_nbytes))
 
 
 def map_file(

@@ -122,16 +122,15 @@ def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
             raise InputError(f"{given!r} cannot be copied: pass the callable that makes it")
         kind, name, own = given.recipe
         own = {**own, **_OPTIONS, **kwargs}
-    elif isinstance(given, gymnasium.Env):
-        if given.spec is None:
-            raise InputError(
-                f"{type(given).__name__} has no registered id, so no copy of it can be made: "
-                "give the callable that makes it"
-            )
-        name, own = given.spec.id, {**given.spec.kwargs, **_OPTIONS, **kwargs}
-        kind = registry.family_of(name, own.pop("snapshot", "auto"))
     else:
         name, own = given, {**_OPTIONS, **kwargs}
+        if isinstance(given, gymnasium.Env):
+            if given.spec is None:
+                raise InputError(
+                    f"{type(given).__name__} has no registered id, so no copy of it can be made: "
+                    "give the callable that makes it"
+                )
+            name, own = given.spec.id, {**given.spec.kwargs, **own}
         kind = registry.family_of(name, own.pop("snapshot", "auto"))
 
     def make(wrappers: tuple[Any, ...] = ()) -> PlanEnv:

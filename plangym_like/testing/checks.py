@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from gymnasium.wrappers import RecordEpisodeStatistics, StickyAction
 
-from plangym_like.batch import spaces
 from plangym_like.errors import ObservationError, RewardError, SnapshotError
 from plangym_like.processes.child import platform_has_workers
 from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.trial import compare_outcomes, outcome_of, watched_generators
+from plangym_like.snapshots.trial import compare_outcomes, watched_generators
 from plangym_like.testing.check_context import (
     CheckContext,
     DifferenceFound,
@@ -51,17 +50,14 @@ def results(context: CheckContext) -> bool:
     """Check that the observations, rewards and flags of the episodes can be put into batches."""
     env = context.used()
     for episode in context.episodes:
-        try:
-            spaces.as_row(env.observation_space, episode.opening[0])
-        except ObservationError as error:
-            raise DifferenceFound(0, "observation", str(error)) from error
-        for number, step in enumerate(episode.steps, 1):
-            if len(step.outcome) == 1:
-                if step.outcome[0].startswith(RewardError.__name__):
-                    raise DifferenceFound(number, "reward", step.outcome[0])
+        opening: Any = (episode.opening[0], 0.0, False, False, {})
+        for number, outcome in enumerate([opening, *(step.outcome for step in episode.steps)]):
+            if len(outcome) == 1:
+                if outcome[0].startswith(RewardError.__name__):
+                    raise DifferenceFound(number, "reward", outcome[0])
                 continue
             try:
-                as_in_batch(env, step.outcome)
+                as_in_batch(env, outcome)
             except ObservationError as error:
                 raise DifferenceFound(number, "observation", str(error)) from error
     return True
@@ -94,21 +90,6 @@ def restore(context: CheckContext) -> bool:
             cause = context.cause(env, episode, number)
             raise DifferenceFound(taken, found[0], found[1] + cause)
         context.continued += taken
-    return True
-
-
-def past(context: CheckContext) -> bool:
-    """Restore and step states in a new copy, and in one that is at the end of an episode."""
-    for before in (None, context.episodes[-1].last):
-        env = context.fresh()
-        for step in context.chosen[:2]:
-            if before is not None:
-                env.set_state(before)
-            env.set_state(step.state)
-            if found := compare_outcomes(step.outcome, outcome_of(env.step, step.action)):
-                raise DifferenceFound(
-                    1, found[0], f"{found[1]} (in a copy that has just been made)"
-                )
     return True
 
 
@@ -284,7 +265,6 @@ CHECKS: dict[str, Callable[[CheckContext], bool]] = {
     "results": results,
     "saving": saving,
     "restore": restore,
-    "past": past,
     "purity": purity,
     "rollout": rollout,
     "workers": workers,

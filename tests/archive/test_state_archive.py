@@ -59,16 +59,17 @@ def same(one: StateArchive, other: StateArchive) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "kwargs"),
-    [
-        ("CartPole-v1", {}),
-        ("Pendulum-v1", {}),
-        ("ALE/MsPacman-v5", {"obs_type": "ram"}),
-        ("HalfCheetah-v5", {}),
-        ("minigrid:MiniGrid-DoorKey-5x5-v0", {}),
-    ],
+    ("name", "kwargs", "spilled"),
+    first_of(
+        [
+            ("ALE/MsPacman-v5", {"obs_type": "ram"}, False),
+            ("Pendulum-v1", {}, True),
+            ("HalfCheetah-v5", {}, False),
+            ("minigrid:MiniGrid-DoorKey-5x5-v0", {}, True),
+        ],
+        2,
+    ),
 )
-@pytest.mark.parametrize("spilled", [False, True])
 def test_a_tree_of_real_states(
     name: str, kwargs: dict[str, Any], spilled: bool, tmp_path: Path
 ) -> None:
@@ -108,33 +109,7 @@ def test_rows_of_games_take_little_memory() -> None:
         assert (archive.nbytes - buffer) / len(archive) < 200
 
 
-@pytest.mark.parametrize("count", first_of([100_000, 1_000_000]))
-def test_many_rows(env: Any, count: int) -> None:
-    rows = np.empty((count, env.state_nbytes), np.uint8)
-    archive = StateArchive(env)
-    rows[0] = env.get_state()
-    archive.add(rows[0])
-    rng, filled = np.random.default_rng(0), 1
-    while filled < count:
-        batch = min(50_000, count - filled)
-        parents = rng.integers(0, filled, batch)
-        actions = rng.integers(0, 2, batch)
-        step = env.step_batch(actions, rows[parents])
-        archive.add(step.states, parents, actions, rewards=step.rewards)
-        rows[filled : filled + batch] = step.states
-        filled += batch
-    for first in range(0, count, 100_000):
-        part = np.arange(first, first + 100_000)
-        assert np.array_equal(archive.get(part), rows[part])
-        found = archive.find(rows[part[::20]])
-        assert np.array_equal(rows[found], rows[part[::20]])
-    some = rng.integers(0, count, 200)
-    assert np.array_equal(archive.get(some), rows[some])
-    for node in some[:10].tolist():
-        assert archive.replay(node) == len(archive.path(node)) - 1
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_random_trees_of_random_bytes(env: Any, data: Any) -> None:
     """Payloads of any kind: equal, sparse, or noise; batches of any size, and empty ones."""
@@ -185,29 +160,6 @@ def test_columns_of_ones_own(env: Any, tmp_path: Path) -> None:
     assert archive["visits"].dtype == again["visits"].dtype == np.int32
 
 
-def test_an_empty_archive(env: Any, tmp_path: Path) -> None:
-    archive = StateArchive(env)
-    archive.add(np.empty((0, env.state_nbytes), np.uint8))
-    archive.save(tmp_path / "archive")
-    again = StateArchive.load(tmp_path / "archive", env)
-    rows = grow(again, 70)
-    assert len(archive) == 0 and np.array_equal(again.get(np.arange(70)), rows)
-
-
-def test_nodes_that_are_given_no_seeds_have_none() -> None:
-    with plangym_like.make("FrozenLake-v1", is_slippery=True) as lake:
-        archive = StateArchive(lake, {"seeds": np.int64, "visits": np.int64})
-        archive.add(lake.reset(seed=0).state)
-        for node in range(5):
-            step = lake.step_batch([2], archive.get(node))
-            archive.add(step.states, node, [2], rewards=step.rewards)
-        assert archive["seeds"].tolist() == [-1] * 6 and not archive["visits"].any()
-        archive.replay(5)
-        unsigned = StateArchive(lake, {"seeds": np.uint64})
-        with pytest.raises(InputError, match="seeds has values that do not fit its dtype uint64"):
-            unsigned.add(archive.get(0))
-
-
 def test_seeds_of_chance_nodes_are_replayed() -> None:
     with plangym_like.make("FrozenLake-v1", is_slippery=True) as lake:
         archive = StateArchive(lake, {"seeds": np.int64})
@@ -220,7 +172,8 @@ def test_seeds_of_chance_nodes_are_replayed() -> None:
             assert archive.replay(node) == archive.rewards[archive.path(node)].sum()
         # A step without a seed, as in the plans of planners with rollouts.
         step = lake.step_batch([2], archive.get(7))
-        (last,) = archive.add(step.states, 7, 2, rewards=step.rewards, seeds=-1)
+        (last,) = archive.add(step.states, 7, 2, rewards=step.rewards)
+        assert archive["seeds"][last] == -1
         assert archive.replay(last) == archive.rewards[archive.path(last)].sum()
         archive["seeds"][:] += 1
         with pytest.raises(StateError, match="does not lead from its parent"):
@@ -298,16 +251,6 @@ def test_actions_of_another_float_dtype_are_refused() -> None:
         step = env.step_batch(actions, root)
         archive.add(step.states, 0, actions, rewards=step.rewards)
         assert archive.replay(1) == step.rewards[0]
-
-
-def test_a_replay_compares_states(env: Any) -> None:
-    archive = StateArchive(env)
-    root = env.get_state()
-    step = env.step_batch([1], root)
-    archive.add(root)
-    archive.add(step.states, 0, 0)
-    with pytest.raises(StateError, match="the action of node 1 does not lead from its parent"):
-        archive.replay(1)
 
 
 def test_a_full_disk_changes_nothing(

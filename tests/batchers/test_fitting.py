@@ -1,6 +1,5 @@
 """What environments return fits their spaces, or is an error that says what does not, and where."""
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,9 +9,8 @@ import torch
 from counting import Follower
 from gymnasium import spaces
 
-from plangym_like.batchers.buffers import as_actions
-from plangym_like.batchers.rollout import evaluate, multi, same
-from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
+from plangym_like.batchers.rollout import evaluate
+from plangym_like.batchers.trees import as_actions
 from plangym_like.errors import (
     ActionError,
     EnvApiError,
@@ -109,28 +107,6 @@ def test_an_observation_that_does_not_fit_its_space(what: str, at: int) -> None:
     assert caught.value.__notes__ == [f"raised while lane 1 was {done}"]
 
 
-@pytest.mark.parametrize("at", [0, 2])
-def test_it_is_so_wherever_lanes_are_stepped(at: int) -> None:
-    def factory() -> Any:
-        return Says(IMAGE, ZEROS, np.array([1, 300, 2]), at)
-
-    def in_a_workspace() -> None:
-        agent, workspace = ParallelGymAgent(factory, 2), Workspace()
-        for t in range(4):
-            agent(workspace, t=t)
-            workspace.set("action", t, torch.zeros(2, dtype=torch.int64))
-
-    ways: list[Callable[[], Any]] = [
-        lambda: next(same.rollout([factory()], Follower(), 5)),
-        lambda: next(multi.rollout(factory, Follower(), 5, 1, 2, 2, 1, workers=0)),
-        lambda: evaluate([factory()], Follower(), n_steps=5),
-        in_a_workspace,
-    ]
-    for way in ways:
-        with pytest.raises(ObservationError, match="300"):
-            way()
-
-
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
@@ -169,21 +145,6 @@ def test_actions_keep_their_values() -> None:
     for number, kind, dtype in ((-56, torch.int8, torch.uint8), (200, torch.uint8, torch.int8)):
         with pytest.raises(ActionError, match="x must"):
             as_actions(torch.tensor([number], dtype=kind), (1,), dtype, "x")
-
-
-def test_observations_that_share_memory_are_told_apart() -> None:
-    shared = np.zeros(3, np.uint8)
-
-    class Borrowing(Says):
-        def __init__(self, number: int) -> None:
-            super().__init__(IMAGE, shared, shared)
-            self.number = number
-
-        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-            shared.fill(self.number)
-            return shared, {}
-
-    assert make_lanes([Borrowing(1), Borrowing(2)]).start()[:, 0].tolist() == [1, 2]
 
 
 def test_what_is_no_array_cannot_become_a_tensor() -> None:

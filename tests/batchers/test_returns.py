@@ -9,7 +9,6 @@ import torch
 from plangym_like.batchers import returns
 from plangym_like.batchers.returns import (
     multinomial,
-    npy_returns,
     pyt_deltas,
     pyt_gae,
     pyt_multistep,
@@ -73,18 +72,6 @@ def test_what_is_the_same_by_definition(gamma: float, trailing: tuple[int, ...])
 
 
 @TRAILING
-@pytest.mark.parametrize("lookahead", [1, 3, 12])
-def test_a_few_steps_and_then_the_estimate(lookahead: int, trailing: tuple[int, ...]) -> None:
-    rew, fin, val, bootstrap, _ = _data(trailing)
-    found = pyt_multistep(rew, fin, val, gamma=0.9, n_lookahead=lookahead, bootstrap=bootstrap)
-    for start in range(len(rew) - lookahead):
-        after = val[start + lookahead]
-        part = slice(start, start + lookahead)
-        expected = pyt_returns(rew[part], fin[part], gamma=0.9, bootstrap=after)
-        assert torch.allclose(found[start], expected[0])
-
-
-@TRAILING
 def test_vtrace_by_its_sum(trailing: tuple[int, ...]) -> None:
     rew, fin, val, bootstrap, omega = _data(trailing, T=8)
     found = pyt_vtrace(rew, fin, val, omega, gamma=0.9, bootstrap=bootstrap, r_bar=1.2, c_bar=0.8)
@@ -131,58 +118,7 @@ def test_weighted_returns_by_their_sum(limit: float | None, trailing: tuple[int,
                 assert torch.allclose(found[start, lane], expected)
 
 
-def test_weighted_returns_have_the_value_of_the_target_policy_for_their_mean() -> None:
-    """One step, two actions: the behaviour draws evenly, the target takes the rewarded one in 5."""
-    target, behaviour, rew = torch.tensor([0.2, 0.8]), torch.full((2,), 0.5), torch.eye(2)[0]
-    omega = (target / behaviour).log()[None]
-    found = pyt_returns(rew[None], torch.ones(1, 2), gamma=0.9, omega=omega)[0]
-    assert float((behaviour * found).sum()) == pytest.approx(0.2)
-    # Two such steps, of independent actions.
-    pairs = [(a, b) for a in range(2) for b in range(2)]
-    omega = torch.stack([omega[0, [a for a, _ in pairs]], omega[0, [b for _, b in pairs]]])
-    rew = torch.stack([rew[[a for a, _ in pairs]], rew[[b for _, b in pairs]]])
-    found = pyt_returns(rew, torch.tensor([[0.0], [1.0]]).expand(2, 4), gamma=0.5, omega=omega)
-    assert float(found[0].mean()) == pytest.approx(0.2 + 0.5 * 0.2)
-
-
-def _call(name: str, rew: Any, fin: Any, val: Any, **options: Any) -> Any:
-    arguments = [rew, fin] if name.endswith("_returns") else [rew, fin, val]
-    if name.endswith("_gae"):
-        options["C"] = 0.7
-    if name.endswith("_vtrace"):
-        arguments.append(torch.zeros(fin.shape) if "pyt" in name else np.zeros(fin.shape))
-    return getattr(returns, name)(*arguments, gamma=0.9, **options)
-
-
 NAMES = pytest.mark.parametrize("name", ["returns", "deltas", "gae", "vtrace", "multistep"])
-
-
-@NAMES
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
-def test_ends_of_any_dtype(name: str, dtype: Any) -> None:
-    rew, fin, val, bootstrap, _ = _data(())
-    expected = _call(f"pyt_{name}", rew, fin, val, bootstrap=bootstrap)
-    ends = fin.numpy().astype(dtype)
-    found = _call(f"pyt_{name}", rew, torch.from_numpy(ends), val, bootstrap=bootstrap)
-    assert torch.equal(found, expected)
-    arrays = [part.numpy() for part in (rew, val, bootstrap)]
-    twin = _call(f"npy_{name}", arrays[0], ends, arrays[1], bootstrap=arrays[2])
-    assert np.array_equal(twin, expected.numpy())
-
-
-@NAMES
-def test_whole_rewards_and_narrow_estimates_cut_nothing_down(name: str) -> None:
-    rew = torch.tensor([[1], [0], [2]])
-    fin = torch.tensor([[False], [False], [False]])
-    val = torch.tensor([[0.5], [0.25], [1.0]])
-    expected = _call(f"pyt_{name}", rew.float(), fin, val, bootstrap=0.75)
-    found = _call(f"pyt_{name}", rew, fin, val, bootstrap=torch.tensor([0.75]))
-    assert found.dtype == torch.float32
-    assert torch.equal(found, expected)
-    fine = torch.tensor([1.0 + 2.0**-12])
-    wide = _call(f"pyt_{name}", rew.float(), fin, val.bfloat16(), bootstrap=fine)
-    assert torch.equal(wide, _call(f"pyt_{name}", rew.float(), fin, val, bootstrap=fine))
-    assert npy_returns(rew.numpy(), fin.numpy(), gamma=0.5).ravel().tolist() == [1.5, 1.0, 2.0]
 
 
 def test_estimates_with_an_axis_more_and_shapes_that_do_not_fit() -> None:
@@ -227,14 +163,6 @@ def test_the_twins_agree(name: str, trailing: tuple[int, ...]) -> None:
     assert isinstance(theirs, np.ndarray)
     assert theirs.tobytes() == ours.numpy().tobytes()
     assert ours.shape == rew.shape
-
-
-def test_bootstraps_of_several_forms() -> None:
-    rew, fin, val, bootstrap, _ = _data(())
-    by_row = pyt_gae(rew, fin, val, gamma=0.9, C=0.9, bootstrap=bootstrap)
-    assert torch.equal(by_row, pyt_gae(rew, fin, val, gamma=0.9, C=0.9, bootstrap=bootstrap[None]))
-    flat = pyt_returns(rew, fin, gamma=0.9, bootstrap=2.0)
-    assert torch.equal(flat, pyt_returns(rew, fin, gamma=0.9, bootstrap=torch.full((4,), 2.0)))
 
 
 def test_draws_over_the_last_dimension_of_any_shape() -> None:

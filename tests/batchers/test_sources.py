@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 import torch
 from counting import Follower
 
 import plangym_like
 from plangym_like.batchers.episodes import DictTensor, EpisodeBatcher, GymEnv
-from plangym_like.batchers.rollout import evaluate, multi, same, single
+from plangym_like.batchers.rollout import multi, same, single
 from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
 
 NAME = "CartPole-v1"
@@ -58,13 +57,6 @@ def test_rollouts(source: Any) -> None:
         assert all(map(torch.equal, mine, theirs))
 
 
-@EACH
-def test_evaluation(source: Any) -> None:
-    rewards = evaluate([_new(source) for _ in range(2)], Ones(), seeds=[1, 2])
-    theirs = evaluate([gymnasium.make(NAME) for _ in range(2)], Ones(), seeds=[1, 2])
-    assert rewards.tolist() == theirs.tolist()
-
-
 def _agent() -> Callable[..., Any]:
     def answer(state: Any, observation: Any, *rest: Any, **more: Any) -> Any:
         count = observation.n_elems()
@@ -102,22 +94,3 @@ def test_workspaces(source: Any) -> None:
         return workspace["env/env_obs"], workspace["env/done"]
 
     assert all(map(torch.equal, play(source), play(SOURCES["gymnasium"])))
-
-
-def test_infos_are_those_of_the_environment() -> None:
-    pytest.importorskip("mujoco")
-    columns = []
-    for source in ("Hopper-v5", lambda: gymnasium.make("Hopper-v5")):
-        actor = _Still()
-        with single.rollout(source, actor, 5, 2, workers=0, seed=3) as rollout:
-            columns.append(next(rollout).env)
-    first, second = columns
-    assert first.keys() == second.keys() and "n_step" not in first
-    for name, column in first.items():
-        # Batches of robots hold infos in double precision.
-        assert np.array_equal(column, second[name].to(column.dtype))
-
-
-class _Still(Follower):
-    def forward(self, obs: Any, act: Any, rew: Any, fin: Any, *, hx: Any = None) -> Any:
-        return torch.zeros((*obs.shape[:2], 3)), (), {}

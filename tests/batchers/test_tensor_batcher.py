@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_envs import Nested, Teller
+from small_envs import Nested
 
-import plangym_like
-from plangym_like import BatchStep, BatchTransition, ResetObservation, Rollout
+from plangym_like import BatchTransition, Rollout
 from plangym_like.batchers.tensor_batcher import TensorBatcher
 from plangym_like.errors import ActionError, InputError, StateError
 
@@ -70,23 +69,6 @@ def test_batches_equal_those_of_arrays(shared_env: Make) -> None:
     assert np.array_equal(result.infos["n_step"], expected.infos["n_step"])
 
 
-def test_states_are_indexed_like_any_tensor(shared_env: Make) -> None:
-    batcher = TensorBatcher(shared_env("CartPole-v1"))
-    state, _, _ = batcher.reset(seed=0)
-    states = batcher.step_batch(torch.arange(32) % 2, state).states
-    order = torch.randperm(32)
-    tree = torch.stack([states, states[order]])
-    actions = torch.zeros(16, dtype=torch.int64)
-    some = batcher.step_batch(actions, tree[1, ::2])
-    same = batcher.step_batch(actions, states[order][::2])
-    assert some.obs.equal(same.obs) and some.states.equal(same.states)
-    batcher.set_state(states[5])
-    assert batcher.get_state().equal(states[5])
-    branched = batcher.step_batch(actions)
-    assert isinstance(branched, BatchStep)
-    assert branched.obs.equal(batcher.step_batch(actions, states[5]).obs)
-
-
 def test_rollouts(shared_env: Make) -> None:
     env = shared_env("CartPole-v1")
     batcher = TensorBatcher(env)
@@ -127,26 +109,6 @@ def test_trees(shared_env: Make) -> None:
     assert result.infos.mask("picked").tolist() == [False, True, True, True, False]
     single = batcher.step_batch({"move": torch.zeros(2), "pick": torch.tensor(2)}, state[None])
     assert single.obs["place"].shape == (1, 2)
-
-
-def test_observations_that_are_no_arrays_stay_what_they_are() -> None:
-    with TensorBatcher(plangym_like.make(Teller)) as batcher:
-        state, _, _ = batcher.reset()
-        assert batcher.step_batch(torch.tensor([0, 1]), state).obs == ["a", "b"]
-
-
-def test_what_needs_a_gradient_is_taken_as_it_is() -> None:
-    batcher = TensorBatcher(plangym_like.make("Pendulum-v1"))
-    state, _, _ = batcher.reset(seed=0)
-    actions = torch.zeros(3, 1, requires_grad=True)
-    assert batcher.step_batch(torch.tanh(actions), state).rewards.shape == (3,)
-
-
-def test_a_reset_without_a_state() -> None:
-    batcher = TensorBatcher(plangym_like.make("CartPole-v1"))
-    result = batcher.reset(seed=0, return_state=False)
-    assert isinstance(result, ResetObservation) and result.obs.shape == (4,)
-    assert "TensorBatcher" in repr(batcher) and batcher.device.type == "cpu"
 
 
 def test_bad_batches_are_refused_before_anything_happens(shared_env: Make) -> None:

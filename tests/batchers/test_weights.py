@@ -59,17 +59,6 @@ def test_a_copy_follows() -> None:
     assert version == 1 and _same(net, mirror)
 
 
-@pytest.mark.parametrize("memory", [torch.channels_last, torch.contiguous_format])
-def test_weights_in_any_order_of_memory(memory: torch.memory_format) -> None:
-    net = torch.nn.Conv2d(3, 4, 3).to(memory_format=memory)
-    weights = ActorWeights(net)
-    assert not weights.update()
-    for version in (1, 2):
-        net.weight.data[0, 0, 0, 0] += 1
-        assert weights.update() and weights.version == version
-        assert not weights.update()
-
-
 def test_only_changes_count_however_they_are_made() -> None:
     net = _net()
     weights = ActorWeights(net)
@@ -152,25 +141,6 @@ def test_a_reader_that_dies_or_hangs_does_not_hold_up_the_owner(dies: bool) -> N
     finally:
         reader.kill()
         reader.join()
-
-
-def test_an_interrupted_write_is_finished_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a Ctrl-C in the middle, readers get the whole of the new weights."""
-    owned, shared = _shared([torch.zeros(3), torch.zeros(3)])
-    reader = _attached(shared)
-
-    class Interrupting(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, func: Any, *args: Any, **kwargs: Any) -> Any:
-            if func is torch.Tensor.copy_:
-                signal.raise_signal(signal.SIGINT)
-            return super().__torch_function__(func, *args, **kwargs)
-
-    new = [torch.ones(3).as_subclass(Interrupting), torch.ones(3)]
-    with pytest.raises(KeyboardInterrupt):
-        owned.write(new, 1, 1.0)
-    version, tree = reader.read(-1)  # type: ignore[misc]
-    assert version == 1 and all(bool(part.all()) for part in tree)
 
 
 def test_a_net_of_another_shape_is_refused() -> None:

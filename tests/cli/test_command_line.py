@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import termios
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from suite import TAXI
 
 import plangym_like
 from plangym_like import planners
-from plangym_like.cli import bench, main, saving
+from plangym_like.cli import bench, images, main, saving
 from plangym_like.cli.planner_classes import kebab, planner_classes
 from plangym_like.planners import Plan, Planner, Search
 
@@ -78,35 +77,16 @@ def test_a_plan_is_found_and_written(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert len(np.unique(pixels, axis=0)) > 50 and (pixels == (21, 101, 192)).all(axis=1).any()
 
 
-def test_the_film_of_a_plan_with_random_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_long_plan_gives_a_short_film(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--planner", "open-loop-mcts", "--option", "stochastic=True", "--option", "dt=3"]
-    arguments = ["plan", "FrozenLake-v1", "--budget", "3000", *options, "--out", str(tmp_path)]
+    monkeypatch.setattr(images, "_FRAMES", 20)
+    options = ["--option", "horizon=40", "--option", "dt=3", "--option", "batch=1"]
+    arguments = ["plan", "MountainCar-v0", "--budget", "4e1", *options, "--out", str(tmp_path)]
     found = told(capsys, *arguments)
-    assert found["length"] > 1 and Path(found["files"][-1]).name == "plan.gif"
-
-
-def test_a_long_plan_gives_a_short_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--option", "horizon=400", "--option", "dt=3", "--option", "batch=1"]
-    arguments = ["plan", "MountainCar-v0", "--budget", "400", *options, "--out", str(tmp_path)]
-    found = told(capsys, *arguments)
-    assert found["frames"] == 1200 and found["length"] == 400
+    assert found["frames"] == 120 and found["length"] == 40
     with Image.open(tmp_path / "plan.gif") as film:
-        assert sum(milliseconds(film)) == 300 * 40
-
-
-def test_closed_loop_with_workers(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["plan", "Pendulum-v1", *QUICK, "--steps", "4", "--seed", "1"]
-    assert main([*arguments, "--workers", "1"]) == 0
-    line = capsys.readouterr().out
-    assert line.count("\n") == 1
-    assert "with 4 actions in closed loop" in line and "replayed: the same" in line
-    with plangym_like.make("Pendulum-v1") as env:
-        env.reset(seed=1)
-        planner = planners.RandomShooting(env, horizon=10)
-        score = planners.play(planner, 4, budget=1000, seed=1).score
-    assert f"random-shooting scored {score:,.6g} with" in line
+        assert sum(milliseconds(film)) == 20 * 40
 
 
 def test_modules_of_the_current_folder(
@@ -180,20 +160,16 @@ def test_an_environment_that_cannot_be_drawn(
     [
         (["plan", "CartPole-v1"], "needs --budget N"),
         (["plan", "CartPole-v1", "--budget", "9"], "a budget of 9 transitions is too small"),
-        (["plan", "CartPole-v1", "--budget", "0"], "budget must be a whole number"),
         (["plan", "CartPole-v1", *QUICK, "--planner", "nothing"], "no planner 'nothing'; there"),
         (["plan", "CartPole-v1", *QUICK, "--option", "size=3"], "no option 'size'; it has hor"),
-        (["plan", "CartPole-v1", *QUICK, "--option", "batch=x"], "batch must be a whole number"),
         (["plan", "CartPole-v1", *QUICK, "--workers", "-1"], "n_workers must be"),
         (["plan", "CartPole-v1", *QUICK, "--out", "/dev/null/x"], "--out: "),
         (["plan", "CartPoll-v1", *QUICK], "CartPoll-v1 cannot be made: NameNotFound"),
         (["info", "CartPole-v1", "--set", "color=red"], "cannot be made: "),
         (["info", "no_such_module:Env"], "cannot be made: ModuleNotFoundError"),
         (["info", "json:Nope"], "importing json registers no id 'Nope'. The module has no"),
-        (["info", "json:__name__"], "importing json registers no id '__name__'"),
         (["info", ":Nope"], "must begin with the name of a module"),
         (["bench", "CartPole-v1", "--batches", "0"], "--batches needs numbers"),
-        (["bench", "CartPole-v1", "--seconds", "0"], "--seconds must be greater"),
         (["list", "nothing"], "no family 'nothing'; the families are"),
     ],
 )
@@ -213,8 +189,8 @@ def test_errors_are_one_line(
         ["plan"],
         ["plan", "X", "--set", "y"],
         ["nothing"],
-        *(["plan", "X", "--budget", number] for number in ("1.5", "inf", "1e999999999", "", "x")),
-        *(["plan", "X", "--seconds", number] for number in ("nan", "1e400", "x")),
+        *(["plan", "X", "--budget", number] for number in ("1.5", "1e999999999", "x")),
+        ["plan", "X", "--seconds", "1e400"],
         ["bench", "X", "--batches", "1,x"],
         ["check", "X", "--workers", "1.5"],
         ["plan", "X", "--option", "=1e3"],
@@ -224,17 +200,6 @@ def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2 and "usage: " in capsys.readouterr().err
-
-
-def test_numbers_may_have_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = ["plan", "CartPole-v1", "--budget", "1000", "--option", "horizon=10", "--seed", "20"]
-    powers = ["plan", "CartPole-v1", "--budget", "1e3", "--option", "horizon=1e1", "--seed", "2E1"]
-    one, other = told(capsys, *plain), told(capsys, *powers)
-    assert {**one, "seconds": 0} == {**other, "seconds": 0}
-    measured = ["--seconds", "5e-2", "--batches", "1,1e1", "--workers", "1e0", "--seed", "1_0"]
-    assert list(told(capsys, "bench", "CartPole-v1", *measured)["states_per_second"]) == ["1", "10"]
-    checked = ["check", "CartPole-v1", "--states", "2.0", "--steps", "3e0", "--workers", "1e0"]
-    assert main(checked) == 0
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,13 +219,6 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert re.search(r"^saved by +pickle \(.+\)$", shown, re.MULTILINE)
     assert re.search(r"^bytes of a state +[\d,]+$", shown, re.MULTILINE)
-
-
-def test_bench_notices_that_workers_are_ready_while_it_steps_single_rows_itself() -> None:
-    with plangym_like.make("CartPole-v1", n_workers=2) as env:
-        step_one_row = partial(env.step_batch, [0], env.reset(seed=0).state)
-        bench._warm_up(env, step_one_row, 0.0)
-        assert all(worker.ready for worker in env.executor.workers)
 
 
 def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,7 +320,7 @@ def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert b"RandomShooting:" in shown and b"transitions/s" in shown and b"GIF:" in shown
     assert output.count(b"\n") == 1 and b"\r" not in output
-    piped = subprocess.run(arguments, capture_output=True, check=True)
+    piped = subprocess.run([*arguments, "--no-images"], capture_output=True, check=True)
     assert piped.stderr == b"" and piped.stdout.count(b"\n") == 1
 
 
@@ -393,7 +351,7 @@ def test_the_commands_in_the_documentation_run(tmp_path: Path) -> None:
 
 def test_a_killed_search_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "MountainCar-v0", "--planner", "go-explore", "--no-images"]
-    whole = told(capsys, *arguments, "--budget", "40000", "--seed", "3")
+    whole = told(capsys, *arguments, "--budget", "8000", "--seed", "3")
     folder = tmp_path / "search"
     code = (
         "import os, signal, sys\n"
@@ -408,19 +366,19 @@ def test_a_killed_search_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixtur
         "        calls += 1\n"
         "        if calls % 10 == 0:\n"
         "            self.save()\n"
-        "        if calls == 105:\n"
+        "        if calls == 55:\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n"
         "planner._Repeated = Repeated\n"
         "main(sys.argv[1:])\n"
     )
-    options = ["--budget", "40000", "--seed", "3", "--checkpoint", str(folder)]
+    options = ["--budget", "8000", "--seed", "3", "--checkpoint", str(folder)]
     killed = subprocess.run([sys.executable, "-c", code, *arguments, *options])
     assert killed.returncode == -signal.SIGKILL
     resumed = told(capsys, "plan", "MountainCar-v0", "--resume", str(folder), "--no-images")
     for name in ("planner", "seed", "score", "length", "ended", "transitions", "replayed_score"):
         assert resumed[name] == whole[name]
-    more = told(capsys, "plan", "MountainCar-v0", "--resume", str(folder), "--budget", "42000")
-    assert 40_000 < more["transitions"] <= 42_000
+    more = told(capsys, "plan", "MountainCar-v0", "--resume", str(folder), "--budget", "9000")
+    assert 8_000 < more["transitions"] <= 9_000
 
 
 def test_searches_that_cannot_be_resumed(

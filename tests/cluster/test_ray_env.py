@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -29,7 +28,7 @@ from cluster_traps import (
 from comparing import assert_same, content, reached, row
 from conftest import add_node
 from hosted import run_script
-from playground import CounterEnv, Letter, Meeting, Trap, kill_itself, refuse
+from playground import CounterEnv, Trap, kill_itself, refuse
 from suite import needs
 from usual import first_of
 
@@ -132,19 +131,6 @@ def test_results_are_the_serial_ones(breakout: RayEnv) -> None:
     assert breakout.stats.seconds_on_workers > 0
 
 
-@pytest.mark.full
-def test_ids_that_only_this_program_registers(cluster: Any) -> None:
-    import gymnasium
-
-    gymnasium.register("LetterOfMine-v0", Letter)
-    try:
-        with make("LetterOfMine-v0", **ELSEWHERE) as env:
-            state = env.reset(seed=1).state
-            assert len(env.step_batch([env.sample_action()] * 3, state).rewards) == 3
-    finally:
-        del gymnasium.registry["LetterOfMine-v0"]
-
-
 def test_a_state_for_all_rows_is_sent_once(
     remote: RayEnv, plain: CounterEnv
 ) -> None:
@@ -167,21 +153,6 @@ def test_one_machine_needs_no_actor(cluster: Any, plain: CounterEnv) -> None:
     with counters(n_workers=1) as env:
         assert_same(env.step_batch(range(300), state), plain.step_batch(range(300), state))
         assert (env.stats.actors, env.stats.chunks, env.batch_env.n_workers) == (0, 0, 1)
-
-
-@pytest.mark.full
-def test_pending_batches_run_at_the_same_time(
-    cluster: Any, plain: CounterEnv, tmp_path: Path
-) -> None:
-    meeting = Meeting(tmp_path)
-    state = plain.reset(seed=2).state
-    with contextlib.closing(meeting), counters(Trap(meeting, [1, 2])) as env:
-        futures = [env.step_batch([action], state, blocking=False) for action in (1, 2)]
-        for _ in futures:
-            meeting.next_report()
-        meeting.let_go(2)
-        for action, future in zip((1, 2), futures, strict=True):
-            assert_same(future(), plain.step_batch([action], state))
 
 
 @pytest.mark.full
@@ -223,11 +194,9 @@ def test_the_lowest_failed_row_is_reported_in_any_order(
     state = plain.reset(seed=0).state
     with counters(Trap(refuse, [11, 30]), **ELSEWHERE) as env:
         assert_same(env.step_batch(range(10), state), plain.step_batch(range(10), state))
-        chunks = env.stats.chunks
         with pytest.raises(ArithmeticError, match="action 11 is refused") as caught:
-            env.step_batch(range(40), state)  # row 30 fails first, in the first chunk
+            env.step_batch(range(40), state)  # row 30 fails first
         assert caught.value.__notes__ == ["(in row 11 of a batch of 40)"]
-        assert env.stats.chunks - chunks == 2
 
 
 def test_masked_rows(cluster: Any, plain: CounterEnv) -> None:
@@ -446,27 +415,6 @@ def test_clones_and_names(calm: RayEnv) -> None:
         assert repr(other) == "RayEnv('counter', n_workers=1)"
     with pytest.raises(AttributeError, match="no_such_thing"):
         calm.no_such_thing  # noqa: B018
-
-
-JOINING = """
-import plangym_like
-env = plangym_like.make("CartPole-v1", ray=True, n_workers=1, isolate=True)
-state, _, _ = env.reset(seed=0)
-assert env.step_batch([0, 1, 1], state).rewards.tolist() == [1, 1, 1]
-env.close()
-import ray
-assert not ray.is_initialized()
-"""
-
-
-@pytest.mark.full
-def test_a_cluster_is_joined_and_left_running(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    done = run_script(JOINING)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
 
 
 STARTING = """

@@ -148,13 +148,6 @@ def test_batches_without_states_go_on_from_row_to_row(env: Any) -> None:
     assert len(env.step_batch([0, 1], [state] * 2, return_state=False)) == 5
 
 
-def test_frameskip_can_be_changed(env: Any) -> None:
-    state, *_ = env.reset()
-    env.frameskip = 3
-    assert env.step(0, state, dt=2)[2] == 6.0
-    assert env.step_batch([0, 1], [state] * 2)[2] == [3.0, 3.0]
-
-
 def test_clones_and_pickles(env: Any) -> None:
     fast = plangym.make("CartPole-v1", frameskip=4, render_mode=None, autoreset=False)
     clone = fast.clone(autoreset=True)
@@ -165,11 +158,6 @@ def test_clones_and_pickles(env: Any) -> None:
     late = env.clone(delay_setup=True)
     assert late._gym_env is None
     assert late.reset()[1].shape == (4,)
-
-
-def test_a_closed_environment_is_made_again(env: Any) -> None:
-    env.close()
-    assert env.reset()[1].shape == (4,)
 
 
 def test_wrappers(env: Any) -> None:

@@ -1,6 +1,5 @@
 """Classes of users that inherit from the layer's."""
 
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -78,17 +77,6 @@ def test_a_plan_env_of_ones_own() -> None:
         assert each.step_batch([], [], return_state=False) == ([],) * 5
 
 
-class Narrow(Walk):
-    """Takes only the arguments that every class of plangym takes."""
-
-    def __init__(self, name: str, frameskip: int, autoreset: bool, delay_setup: bool) -> None:
-        super().__init__(name, frameskip, autoreset, delay_setup)
-
-
-def test_a_class_without_images_is_cloned() -> None:
-    assert Narrow("walk", 3, True, False).clone().frameskip == 3
-
-
 class Seen(ClassicControl):
     """Sees one number and counts rewards in tens."""
 
@@ -164,13 +152,6 @@ def test_workers_step_them(env_class: Any) -> None:
         assert np.array_equal(mine[0], theirs[0]) and np.array_equal(mine[1], theirs[1])
     finally:
         env.close()
-
-
-def test_what_makes_an_environment_may_be_a_function() -> None:
-    env = ParallelEnv(partial(ClassicControl, frameskip=3), name="CartPole-v1", n_workers=2)
-    state, *_ = env.reset()
-    assert env.step_batch([0, 1], [state] * 2)[2] == [3.0, 3.0]
-    env.close()
 
 
 class Helped(AtariEnv):

@@ -15,7 +15,6 @@ from plangym_like.compat.plangym.vectorization import (
     BatchEnv,
     ExternalProcess,
     ParallelEnv,
-    VectorizedEnv,
 )
 from plangym_like.errors import InputError, WorkerDiedError
 
@@ -90,49 +89,6 @@ def test_processes(env: Any) -> None:
     assert future()[2] == 4.0
 
 
-class Board:
-    """Records how the methods of an environment are called."""
-
-    observation_space = "observations"
-    action_space = "actions"
-
-    def step(self, *args: Any, **kwargs: Any) -> Any:
-        return "step", args, kwargs
-
-    def step_batch(self, *args: Any, **kwargs: Any) -> Any:
-        return "step_batch", args, kwargs
-
-    def reset(self, *args: Any, **kwargs: Any) -> Any:
-        return "reset", args, kwargs
-
-    def set_state(self, *args: Any, **kwargs: Any) -> Any:
-        return "set_state", args, kwargs
-
-
-def test_environment_calls() -> None:
-    """plangym's calls, and the object's own options."""
-    with ExternalProcess(Board) as board:
-        assert board.observation_space == "observations"
-        assert board.action_space == "actions"
-        assert board.step(3) == ("step", (3,), {})
-        assert board.step(3, b"s", 2) == ("step", (3,), {"state": b"s", "dt": 2})
-        assert board.step(3, return_state=True) == ("step", (3,), {"return_state": True})
-        assert board.step(3, blocking=False)(10) == ("step", (3,), {})
-        assert board.step_batch([1], [b"s"]) == (
-            "step_batch",
-            ([1],),
-            {"states": [b"s"], "dt": 1, "return_state": None},
-        )
-        assert board.step_batch([1], blocking=False)(10)[0] == "step_batch"
-        assert board.step_batch([1], seeds=[4])[2]["seeds"] == [4]
-        assert board.reset() == ("reset", (), {"return_state": False})
-        assert board.reset(seed=0) == ("reset", (), {"return_state": False, "seed": 0})
-        assert board.reset(return_state=True)[2] == {"return_state": True}
-        assert board.reset(blocking=False, return_states=True)(10)[2] == {"return_state": True}
-        assert board.set_state(b"s") == ("set_state", (b"s",), {})
-        assert board.set_state(b"s", blocking=False)(10) == ("set_state", (b"s",), {})
-
-
 def test_wrappers_are_in_workers_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     env = ParallelEnv(ClassicControl, name="CartPole-v1", n_workers=2, render_mode="human")
@@ -148,19 +104,6 @@ def test_a_dt_of_another_length_is_refused(env: Any) -> None:
     for states in (None, [state] * 2):
         with pytest.raises(InputError, match=r"dt must be one number or 2, one for each row, got"):
             env.step_batch([0, 1], states, dt=[1, 2, 3])
-
-
-def test_chunks() -> None:
-    chunks = [list(part) for part in VectorizedEnv.split_similar_chunks([1, 2, 3, 4, 5], 2)]
-    assert chunks == [[1, 2, 3], [4, 5]]
-    states, actions, dt = VectorizedEnv.batch_step_data([7, 8, 9], None, 2, 2)
-    assert [list(part) for part in states] == [[None, None], [None]]
-    assert [list(part) for part in actions] == [[7, 8], [9]]
-    assert [part.tolist() for part in dt] == [[2, 2], [2]]
-    halves = [([row], *[[row]] * 5) for row in "ab"]
-    assert VectorizedEnv.unpack_transitions(halves, True) == (["a", "b"],) * 6
-    halves = [([row], *[[row]] * 4) for row in "ab"]
-    assert VectorizedEnv.unpack_transitions(halves, False) == (["a", "b"],) * 5
 
 
 def test_ray_makes_a_ray_env() -> None:

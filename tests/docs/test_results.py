@@ -104,8 +104,7 @@ def test_tasks_have_one_name_each(benchmarks: Any) -> None:
 def test_a_planner_plays_a_game_within_its_frames(benchmarks: Any) -> None:
     import atari_results
 
-    for planner in ("FractalMonteCarlo", "RolloutIW"):
-        record = atari_results.play_game(game="MsPacman", planner=planner, frames=4_000, seed=0)
-        assert record["replayed"]
-        assert 0 < record["frames"] <= 6_000
-        assert record["game_frames"] > 0
+    options: dict[str, Any] = {"game": "MsPacman", "planner": "FractalMonteCarlo", "seed": 0}
+    record = atari_results.play_game(**options, frames=4_000)
+    assert record["replayed"] and record["game_frames"] > 0
+    assert 0 < record["frames"] <= 6_000

@@ -84,78 +84,46 @@ def with_wrapper(kind: Any, subject: Subject) -> tuple[Any, dict[str, Any]]:
     return kind, {"where": subject.where, "values": subject.values}
 
 
-class Steps:
-    """The results of Gymnasium alone, in two episodes."""
-
-    def __init__(self, name: str, kind: Any, count: int) -> None:
-        subject = SUBJECTS[name]
-        wrapper, options = with_wrapper(kind, subject)
-        env = wrapper(raw_env(subject), **options)
-        env.action_space.seed(0)
-        self.actions = [env.action_space.sample() for _ in range(count)]
-        self.episodes = []
-        # A second episode shows what wrappers leave to it. Only in replay, each episode begins in a
-        # new copy of the environment, so values that a step has put into its objects are not left.
-        fresh = name in REPLAYED and kind in (changing.AfterStep, changing.Late)
-        for seed in (1,) if fresh else (1, 2):
-            steps = [(np.array(env.reset(seed=seed)[0]),)]
-            steps += [self._copied(env.step(action)) for action in self.actions]
-            self.episodes.append(steps)
-        env.close()
-
-    @staticmethod
-    def _copied(result: Any) -> tuple[Any, ...]:
-        return np.array(result[0]), *map(float, result[1:4])
+def played(name: str, kind: Any, count: int) -> tuple[list[Any], list[list[Any]]]:
+    """Return actions, and the results of Gymnasium alone in two episodes of them."""
+    subject = SUBJECTS[name]
+    wrapper, options = with_wrapper(kind, subject)
+    env = wrapper(raw_env(subject), **options)
+    env.action_space.seed(0)
+    actions, episodes = [env.action_space.sample() for _ in range(count)], []
+    # A second episode shows what wrappers leave to it. Only in replay, each episode begins in a
+    # new copy of the environment, so values that a step has put into its objects are not left.
+    fresh = name in REPLAYED and kind in (changing.AfterStep, changing.Late)
+    for seed in (1,) if fresh else (1, 2):
+        env.reset(seed=seed)
+        results = (env.step(action)[:4] for action in actions)
+        episodes.append([(np.array(obs), *map(float, rest)) for obs, *rest in results])
+    env.close()
+    return actions, episodes
 
 
-class Silent(AssertionError):
-    """Wrong results, and no error."""
-
-
-class Judge:
-    """Steps an environment of this package, and compares its results with those of Gymnasium."""
-
-    def __init__(self, env: Any, truth: Steps) -> None:
-        self.env, self.truth = env, truth
-        # The number of rows since the first wrong result.
-        self.rows: int | None = None
-        self.wrong = ""
-
-    def judge(self) -> None:
-        """Raise `Silent` if results are wrong and no error has been raised ROWS rows later."""
-        kept = []
-        for episode, steps in enumerate(self.truth.episodes):
-            state, obs, _ = self.env.reset(seed=1 + episode)
-            self.compare(steps[0], (np.array(obs),), f"reset {episode}")
-            for step, action in enumerate(self.truth.actions):
-                kept.append((state, episode, step))
-                # One row continues the episode, and the other one is an earlier row again.
-                earlier, *place = kept[len(kept) // 2]
-                rows = [action, self.truth.actions[place[1]]], np.stack([state, earlier])
-                result = self.env.step_batch(*rows)
-                self.compare_row(result, 0, episode, step)
-                self.compare_row(result, 1, *place)
-                state = result.states[0]
-            # The next reset continues from the end of this episode, as in Gymnasium.
-            self.env.set_state(state)
-        while self.rows is not None:
-            for earlier, episode, step in kept:
-                result = self.env.step_batch([self.truth.actions[step]], earlier)
-                self.compare_row(result, 0, episode, step)
-
-    def compare_row(self, result: Any, row: int, episode: int, step: int) -> None:
-        flags = result.terminateds[row], result.truncateds[row]
-        found = result.obs[row], float(result.rewards[row]), *map(float, flags)
-        self.compare(self.truth.episodes[episode][step + 1], found, f"{episode}, step {step}")
-
-    def compare(self, wanted: Any, found: Any, place: str) -> None:
-        same = all(map(np.array_equal, wanted, found))
-        if self.rows is None and not same:
-            self.rows, self.wrong = 0, f"episode {place}: {found} instead of {wanted}"
-        elif self.rows is not None:
-            self.rows += 1
-            if self.rows > ROWS:
-                raise Silent(self.wrong)
+def judge(env: Any, actions: list[Any], episodes: list[list[Any]]) -> None:
+    """Compare the results of `env` with Gymnasium's; wrong ones must be followed by an error."""
+    kept: list[Any] = []
+    wrong = ""
+    for episode, steps in enumerate(episodes):
+        state = env.reset(seed=1 + episode).state
+        for action, wanted in zip(actions, steps, strict=True):
+            kept.append((state, action, wanted))
+            # One row continues the episode, and the other one is an earlier row again.
+            rows = kept[-1], kept[len(kept) // 2]
+            result = env.step_batch([row[1] for row in rows], np.stack([row[0] for row in rows]))
+            for row, (_, _, expected) in enumerate(rows):
+                found = [result[part][row] for part in range(1, 5)]
+                if not all(map(np.array_equal, expected, found)):
+                    wrong = wrong or f"{found} instead of {expected}"
+            state = result.states[0]
+        # The next reset continues from the end of this episode, as in Gymnasium.
+        env.set_state(state)
+    for count in range(ROWS if wrong else 0):
+        state, action, _ = kept[count % len(kept)]
+        env.step_batch([action], state)
+    assert not wrong, wrong
 
 
 @contextlib.contextmanager
@@ -175,7 +143,7 @@ def outcome(name: str, kind: Any, backend: str) -> str:
     subject = subject_named(name)
     late = issubclass(kind, changing.Late)
     with quiet():
-        truth = Steps(name, kind, changing.LATE + 20 if late else 12)
+        truth = played(name, kind, changing.LATE + 20 if late else 12)
         kwargs = {"wrappers": [with_wrapper(kind, subject)], **subject.options}
         try:
             env = plangym_like.make(subject.source, **kwargs, **BACKENDS[backend])
@@ -186,7 +154,7 @@ def outcome(name: str, kind: Any, backend: str) -> str:
             if env.exactness != "exact":
                 return "declared"
             try:
-                Judge(env, truth).judge()
+                judge(env, *truth)
             except ChangedSettingError as error:
                 assert named(error, subject, kind)
                 return "refused"

@@ -5,22 +5,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from block_steps import compare, pair
 from classic_rows import (
     CONFIGURATIONS,
     IDS,
     TOLD,
-    assert_same,
-    by_blocks,
     edited,
     falls_back,
     make,
-    outcome,
     random_actions,
-    random_conditions,
     random_rows,
-    rows_of,
-    singly,
 )
+from comparing import assert_same
 from gymnasium.envs.classic_control import CartPoleEnv
 from usual import first_of
 
@@ -28,74 +24,27 @@ from plangym_like.envs.classic.dynamics import elementary_functions_agree
 from plangym_like.envs.classic.env import ClassicBlocks, ClassicControlEnv, agrees
 from plangym_like.envs.classic.equations import CartPole
 from plangym_like.errors import SnapshotError
-from plangym_like.states.rows import HEADER_NBYTES
 
 # Bit-identical to Gymnasium
 
 
 @pytest.mark.parametrize(("name", "kwargs", "edits"), CONFIGURATIONS, ids=TOLD)
-def test_blocks_equal_gymnasium_driven_by_hand(
-    name: str, kwargs: dict[str, Any], edits: dict[str, Any]
-) -> None:
+def test_blocks_equal_the_loop(name: str, kwargs: dict[str, Any], edits: dict[str, Any]) -> None:
     rng = np.random.default_rng(len(name))
-    env = make(name, **kwargs)
-    edited(env.simulator.base, edits)
-    hand: Any = edited(gymnasium.make(name, **kwargs).unwrapped, edits)
-    count = 150 if name == "Acrobot-v1" else 300
-    conditions = random_conditions(env, rng, count)
-    actions = random_actions(env, rng, count)
-    layout, simulator = env.layout, env.simulator
-    rows = layout.allocate(layout.check(actions, rows_of(env, conditions), 1, None))
-    by_blocks(simulator, rows, 0, count)
-    assert rows.next_states is not None
-    assert (
-        rows.next_states[:, :HEADER_NBYTES].tobytes()
-        == layout.format.new(count)[:, :HEADER_NBYTES].tobytes()
-    )
-    hidden_name = simulator.codec.dynamics.hidden
-    for row, (state, hidden) in enumerate(conditions):
-        hand.state = state
-        if hidden_name:
-            setattr(hand, hidden_name, hidden)
-        if hidden_name == "steps_beyond_terminated" and hidden == 0:
-            with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
-                patch.setattr(gymnasium.logger, "min_level", gymnasium.logger.ERROR)
-                obs, reward, terminated, truncated, _ = hand.step(actions[row])
-        else:
-            obs, reward, terminated, truncated, _ = hand.step(actions[row])
-        told = f"row {row}: {state!r} {hidden} {actions[row]}"
-        assert obs.tobytes() == rows.observations[row].tobytes(), told
-        assert obs.dtype == rows.observations.dtype
-        assert float(reward).hex() == (rows.rewards[row] + 0.0).hex() or reward == 0, told
-        assert (terminated, truncated) == (rows.terminateds[row], rows.truncateds[row]), told
-        simulator.write(rows.next_states[row, HEADER_NBYTES:])
-        reached, expected = simulator.base.state, np.asarray(hand.state)
-        assert reached.dtype == expected.dtype, told
-        assert reached.tobytes() == expected.tobytes(), told
-        if hidden_name:
-            left = getattr(simulator.base, hidden_name)
-            assert left == getattr(hand, hidden_name), told
-            assert type(left) is type(getattr(hand, hidden_name))
+    fast, slow = pair(name, **kwargs)
+    for env in (fast, slow):
+        edited(env.simulator.base, edits)
+    count = 30 if name == "Acrobot-v1" else 100
+    compare(fast, slow, random_rows(slow, rng, count), random_actions(slow, rng, count, 4))
+    assert not falls_back(fast)
 
 
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("frameskip", first_of([3, None]))
-@pytest.mark.parametrize("limited", first_of([True, False]))
-def test_blocks_equal_the_loop(name: str, frameskip: int | None, limited: bool) -> None:
+def test_blocks_hold_actions_and_count_steps(name: str, frameskip: int | None) -> None:
     rng = np.random.default_rng(7)
-    env = make(name, frameskip=frameskip, remove_time_limit=not limited)
-    count = 10 if name == "Acrobot-v1" else 30
-    states = random_rows(env, rng, count)
-    actions = random_actions(env, rng, count)
-    dts = rng.integers(1, 9, count)
-    for dt in (1, dts):
-        assert_same(env, actions, states, dt)
-        assert_same(env, actions, states[0], dt, rng.integers(0, 2**40, count))
-        assert_same(env, actions[0], states, dt, wanted=False)
-    plans = random_actions(env, rng, count, 6)
-    for dt in (1, dts):
-        assert_same(env, plans, states, dt, horizon=True)
-        assert_same(env, plans, states[0], dt, rng.integers(0, 99, count), horizon=True)
+    fast, slow = pair(name, frameskip=frameskip, remove_time_limit=False)
+    compare(fast, slow, random_rows(slow, rng, 20), random_actions(slow, rng, 20, 6))
 
 
 @pytest.mark.parametrize("name", first_of(IDS))
@@ -184,14 +133,15 @@ def test_what_is_edited_later_counts() -> None:
     env.simulator.base.gravity = 20.0
     after = env.step_batch(actions, states)
     assert (before.obs != after.obs).any()
-    assert_same(env, actions, states)
+    assert_same(after.obs[0], env.step(actions[0], states[0]).obs)
     acrobot = make("Acrobot-v1")
     start = acrobot.get_state()
     acrobot.step_batch([0], start)
     acrobot.simulator.base.AVAIL_TORQUE = [-1.0, 0.0, 1.0]
     acrobot.step_batch([0], start)
     acrobot.simulator.base.AVAIL_TORQUE[0] = -3.0
-    assert_same(acrobot, [0, 1, 2], start)
+    rows = acrobot.step_batch([0, 1, 2], start)
+    assert_same(rows.obs[0], acrobot.step(0, start).obs)
 
 
 def test_constants_of_another_type_are_left_to_gymnasium() -> None:
@@ -238,29 +188,6 @@ def test_a_disagreement_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert falls_back(env)
     result = env.step_batch([0, 1, 1, 0], states)
     assert result.states.tobytes() == expected.states.tobytes()
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_single_precision_set_by_hand_is_kept(name: str) -> None:
-    env = make(name, autoreset=False)
-    hand: Any = gymnasium.make(name).unwrapped
-    hand.reset()
-    state = np.linspace(-0.31, 0.17, len(env.simulator.base.state), dtype=np.float32)
-    env.simulator.base.state, hand.state = state, state.copy()
-    row = env.get_state()
-    rng = np.random.default_rng(15)
-    for _ in range(5):
-        action = random_actions(env, rng)
-        obs, reward, *_ = hand.step(action)
-        result = env.step_batch([action] * 2, row)
-        assert result.obs[0].tobytes() == obs.tobytes() and result.rewards[0] == float(reward)
-        row = result.states[0]
-        assert_same_as_single(env, [action] * 3, row)
-
-
-def assert_same_as_single(env: ClassicControlEnv, actions: Any, row: Any) -> None:
-    batched = outcome(env, lambda sim, *rest: sim.step_rows(*rest), actions, row, 2)
-    assert batched == outcome(env, singly, actions, row, 2)
 
 
 @pytest.mark.parametrize("obs_type", first_of(["rgb", "grayscale"]))

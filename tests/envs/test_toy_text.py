@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from block_steps import compare, pair
 from continuation import (
     assert_equals_gymnasium,
     assert_goes_on,
@@ -21,8 +22,6 @@ from suite import CLIFF, TAXI, is_at_least, needs
 from usual import first_of
 
 import plangym_like
-from plangym_like.batch.arrays import Rows
-from plangym_like.batch.simulator import Simulator
 from plangym_like.envs import toy_text
 from plangym_like.envs.toy_text import ToyTextEnv, ToyTextSimulator
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
@@ -264,7 +263,6 @@ def test_damaged_numbers_are_refused(game: str) -> None:
 
 TABLES = [game for game in GAMES if not game.startswith("cards") and game != "taxi in the rain"]
 RAIN = {"is_rainy": True, "rainy_probability": 0.5}
-_RESULTS = ("obs", "rewards", "terminateds", "truncateds", "states")
 
 
 def random_rows(env: ToyTextEnv, count: int) -> Any:
@@ -284,57 +282,26 @@ def random_rows(env: ToyTextEnv, count: int) -> Any:
     return states
 
 
-def singly(sim: ToyTextSimulator, rows: Rows, start: int, stop: int) -> None:
-    step = Simulator.rollout_rows if rows.inputs.horizon else Simulator.step_rows
-    step(sim, rows, start, stop)
-
-
-def results(env: ToyTextEnv, step: Any, *args: Any, horizon: bool = False) -> dict[str, bytes]:
-    inputs = env.layout.check(*args, horizon=horizon)
-    rows = env.layout.allocate(inputs)
-    assert rows.next_states is not None
-    env.layout.format.stamp(rows.next_states)
-    step(env.simulator, rows, 0, inputs.count)
-    found = (rows.observations, rows.rewards, rows.terminateds, rows.truncateds, rows.next_states)
-    named = dict(zip(_RESULTS, found, strict=True))
-    named |= {"n_step": rows.n_step, **rows.columns}
-    return {name: array.tobytes() for name, array in named.items()}
-
-
 @pytest.mark.parametrize("frameskip", first_of([3, 1]))
 @pytest.mark.parametrize("limited", first_of([True, False]))
 @pytest.mark.parametrize("game", cases(TABLES))
 def test_blocks_equal_the_loop(game: str, limited: bool, frameskip: int) -> None:
     name, arguments = GAMES[game]
     limit = {"max_episode_steps": 4} if limited else {}
-    env = ToyTextEnv(name, frameskip=frameskip, remove_time_limit=not limited, **limit, **arguments)
-    assert env.simulator.steps_batches
-    random, count = np.random.default_rng(4), 40
-    states, dts = random_rows(env, count), random.integers(1, 5, count)
-    actions = random.integers(env.action_space.n, size=(count, 6))
-    seeds = random.integers(0, 2**63, count, dtype=np.uint64)
-
-    def assert_same(*args: Any, **kwargs: Any) -> None:
-        one, other = (
-            results(env, step, *args, **kwargs) for step in (singly, ToyTextSimulator.step_rows)
-        )
-        assert [key for key in one if one[key] != other[key]] == []
-
-    for dt in (1, dts):
-        assert_same(actions[:, 0], states, dt, None)
-        assert_same(actions[:, 1], states[7], dt, seeds)
-        assert_same(actions, states, dt, None, horizon=True)
-        assert_same(actions, states[8], dt, seeds, horizon=True)
+    fast, slow = pair(
+        name, frameskip=frameskip, remove_time_limit=not limited, **limit, **arguments
+    )
+    assert fast.simulator.steps_batches
+    plans = np.random.default_rng(4).integers(fast.action_space.n, size=(40, 6))
+    compare(fast, slow, random_rows(slow, 40), plans)
 
 
 @needs("gymnasium", "1.3")
 def test_taxis_slide_in_blocks_too() -> None:
-    env = ToyTextEnv(TAXI, **RAIN)
-    states, actions = random_rows(env, 60), np.arange(60) % 6
-    batch = env.step_batch(actions, states)
-    ours = results(env, singly, actions, states, 1, None)
-    assert batch.states.tobytes() == ours["states"] and batch.obs.tobytes() == ours["obs"]
-    assert len(np.unique(batch.infos["prob"])) == 3
+    fast, slow = pair(TAXI, **RAIN)
+    states = random_rows(slow, 60)
+    compare(fast, slow, states, np.arange(120).reshape(60, 2) % 6)
+    assert len(np.unique(fast.step_batch(np.arange(60) % 6, states).infos["prob"])) == 3
 
 
 def test_a_row_alone_is_stepped_with_the_types_of_gymnasium() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from block_steps import compare, pair
 from comparing import assert_same
 from gymnasium import wrappers as gw
 from usual import first_of
@@ -111,23 +112,14 @@ CHAINS: dict[str, list[Any]] = {
 }
 
 
-def pair(env_id: str, wrappers: list[Any], **kwargs: Any) -> tuple[Any, Any]:
-    """Return two environments; the second steps its rows one by one."""
-    fast, slow = (
-        plangym_like.make(env_id, wrappers=wrappers, audit="off", **kwargs) for _ in range(2)
-    )
-    slow.simulator.kernel_for = lambda actions: None
-    return fast, slow
-
-
 def is_in_use(env: Any) -> bool:
     """Return whether batches of `env` are stepped with a kernel below its wrappers."""
     kernel = env.simulator.kernel_for(np.zeros(0, env.action_space.dtype))
     return isinstance(kernel, TransformKernel)
 
 
-def batch(env: Any, count: int = 12, horizon: int = 0) -> tuple[Any, Any]:
-    """Return states of one episode, and actions."""
+def batch(env: Any, count: int = 12) -> tuple[Any, Any]:
+    """Return states of one episode, and plans of five actions."""
     env.action_space.seed(3)
     rows = [env.reset(seed=3).state]
     while len(rows) < count:
@@ -135,36 +127,9 @@ def batch(env: Any, count: int = 12, horizon: int = 0) -> tuple[Any, Any]:
         rows.append(
             env.reset(seed=len(rows)).state if step.terminated or step.truncated else step.state
         )
-    shape = (count, horizon) if horizon else (count,)
-    actions = [env.action_space.sample() for _ in range(int(np.prod(shape)))]
-    return np.stack(rows), np.array(actions).reshape(*shape, *np.shape(actions[0]))
-
-
-def compare(fast: Any, slow: Any) -> None:
-    """Step batches of all kinds in both environments."""
-    states, actions = batch(slow)
-    count = len(states)
-    for more in (
-        {},
-        {"dt": 3},
-        {"dt": np.arange(count) % 3 + 1},
-        {"seeds": np.arange(count)},
-        {"return_state": False},
-    ):
-        assert_same(
-            tuple(fast.step_batch(actions, states, **more)),
-            tuple(slow.step_batch(actions, states, **more)),
-        )
-    assert_same(
-        tuple(fast.step_batch(actions, states[0])), tuple(slow.step_batch(actions, states[0]))
+    return np.stack(rows), np.array(
+        [[env.action_space.sample() for _ in range(5)] for _ in range(count)]
     )
-    _, plans = batch(slow, horizon=5)
-    for more in ({}, {"dt": 2}, {"return_observations": True}):
-        one, other = (env.rollout_batch(plans, states, **more) for env in (fast, slow))
-        assert_same(tuple(one), tuple(other))
-    for index in range(3):
-        one, other = (env.step(actions[index], state=states[index]) for env in (fast, slow))
-        assert_same(tuple(one), tuple(other))
 
 
 @pytest.mark.parametrize(
@@ -176,24 +141,27 @@ def compare(fast: Any, slow: Any) -> None:
     ],
 )
 def test_rows_in_a_block_have_the_same_bytes(env_id: str, chain: str) -> None:
-    fast, slow = pair(env_id, CHAINS[chain])
-    compare(fast, slow)
+    fast, slow = pair(env_id, wrappers=CHAINS[chain])
+    compare(fast, slow, *batch(slow))
     assert is_in_use(fast)
 
 
 @pytest.mark.parametrize("env_id", first_of(["CliffWalking-v1", "HalfCheetah-v5", "Taxi-v4"]))
 def test_frames_of_one_action_are_changed_one_by_one(env_id: str) -> None:
-    fast, slow = pair(env_id, [Scaled, (gw.TransformReward, {"func": abs}), Mirrored], frameskip=3)
-    compare(fast, slow)
+    fast, slow = pair(
+        env_id, wrappers=[Scaled, (gw.TransformReward, {"func": abs}), Mirrored], frameskip=3
+    )
+    compare(fast, slow, *batch(slow))
     assert is_in_use(fast)
 
 
 @pytest.mark.parametrize("env_id", first_of(IDS))
 def test_workers_give_the_same_bytes(env_id: str) -> None:
     wrappers = [Penalty, Sums, (gw.TimeLimit, {"max_episode_steps": 9}), Mirrored]
-    _, slow = pair(env_id, wrappers)
+    _, slow = pair(env_id, wrappers=wrappers)
     with plangym_like.make(env_id, wrappers=wrappers, n_workers=2, audit="off") as fast:
-        states, actions = batch(slow)
+        states, plans = batch(slow)
+        actions = plans[:, 0]
         one, other = (env.step_batch(actions, states) for env in (fast, slow))
         assert_same(tuple(one), tuple(other))
 
@@ -273,8 +241,9 @@ SLOW: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("chain", SLOW)
 def test_all_other_wrappers_are_stepped_row_by_row(chain: str) -> None:
-    fast, slow = pair("HalfCheetah-v5", SLOW[chain])
-    states, actions = batch(slow)
+    fast, slow = pair("HalfCheetah-v5", wrappers=SLOW[chain])
+    states, plans = batch(slow)
+    actions = plans[:, 0]
     one, other = (env.step_batch(actions, states) for env in (fast, slow))
     assert_same(tuple(one), tuple(other))
     assert not is_in_use(fast)
@@ -282,8 +251,9 @@ def test_all_other_wrappers_are_stepped_row_by_row(chain: str) -> None:
 
 @pytest.mark.parametrize("kind", [ReadsSometimes, CountsSometimes])
 def test_a_block_in_which_a_method_does_more_is_stepped_row_by_row(kind: Any) -> None:
-    fast, slow = pair("HalfCheetah-v5", [kind])
-    states, actions = batch(slow, 30)
+    fast, slow = pair("HalfCheetah-v5", wrappers=[kind])
+    states, plans = batch(slow, 30)
+    actions = plans[:, 0]
     one, other = (env.step_batch(actions, states) for env in (fast, slow))
     assert_same(tuple(one), tuple(other))
 
@@ -307,8 +277,9 @@ def failure(env: Any, *args: Any) -> tuple[str, list[str]]:
 
 
 def test_an_error_of_a_row_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    fast, slow = pair("HalfCheetah-v5", [Penalty, Raises])
-    states, actions = batch(slow)
+    fast, slow = pair("HalfCheetah-v5", wrappers=[Penalty, Raises])
+    states, plans = batch(slow)
+    actions = plans[:, 0]
     fast.step_batch(actions, states[0])
     assert is_in_use(fast)
     rewards = slow.step_batch(actions, states).rewards
@@ -328,7 +299,7 @@ class Beyond(gym.ActionWrapper):
 
 
 def test_an_action_that_the_environment_refuses_is_refused() -> None:
-    fast, slow = pair("CartPole-v1", [Beyond])
+    fast, slow = pair("CartPole-v1", wrappers=[Beyond])
     state = slow.reset(seed=0).state
     for env in (fast, slow):
         with pytest.raises(AssertionError, match="invalid"):
@@ -336,7 +307,7 @@ def test_an_action_that_the_environment_refuses_is_refused() -> None:
 
 
 def test_rows_may_have_other_attributes_than_the_wrapper_now() -> None:
-    fast, slow = pair("CartPole-v1", [Scaled])
+    fast, slow = pair("CartPole-v1", wrappers=[Scaled])
     for env in (fast, slow):
         state = env.reset(seed=0).state
         env.gym_env.scale = 7.0
@@ -349,7 +320,7 @@ def test_rows_may_have_other_attributes_than_the_wrapper_now() -> None:
 
 
 def test_globals_and_functions_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    fast, _ = pair("CartPole-v1", [Global, (gw.TransformReward, {"func": scalar})])
+    fast, _ = pair("CartPole-v1", wrappers=[Global, (gw.TransformReward, {"func": scalar})])
     state = fast.reset(seed=0).state
     assert fast.step_batch([0, 1], state).rewards.tolist() == [1.25, 1.25]
     monkeypatch.setitem(globals(), "BONUS", 1.0)

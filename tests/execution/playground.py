@@ -95,20 +95,6 @@ class CounterSimulator(Simulator):
         return np.zeros((2, 2, 3), np.uint8)
 
 
-class SleepingCounter(CounterSimulator):
-    """A counter that sleeps for a millisecond in each of the `dt` steps; with action 0, once."""
-
-    def step(self, action: Any, dt: int) -> Outcome:
-        time.sleep(1e-3 * (dt if action else 1))
-        return super().step(action, dt)
-
-
-class SleepingEnv(FamilyEnv):
-    """Plans over a `SleepingCounter`."""
-
-    simulator_class = SleepingCounter
-
-
 class CounterEnv(FamilyEnv):
     """Plans over a `CounterSimulator`; its name is the simulator's label."""
 

@@ -15,10 +15,7 @@ import plangym_like as pl
 from plangym_like.constructors import BatchEnv
 from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.errors import (
-    StateFormatError,
-    StateMismatchError,
-)
+from plangym_like.errors import StateFormatError, StateMismatchError
 from plangym_like.processes.external_process import ExternalProcess
 
 ACTIONS = np.arange(100)

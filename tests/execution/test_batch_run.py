@@ -129,35 +129,6 @@ def test_a_slow_worker_holds_up_only_the_rows_that_it_has_taken(
     assert env.stats.rows_retried == 0
 
 
-@pytest.mark.parametrize("dt", [2**62, 2**63 - 1])
-def test_batches_with_the_largest_dt_are_stepped(dt: int) -> None:
-    # Episodes of CartPole end long before.
-    with plangym_like.make("CartPole-v1", n_workers=2, audit="off") as env:
-        state = env.reset(seed=0).state
-        for _ in range(3):
-            step = env.step_batch([0] * 4, state, np.full(4, dt))
-            assert step.terminateds.all()
-        rollout = env.rollout_batch(np.zeros((4, 3), int), state, np.full(4, dt))
-        assert rollout.terminateds[:, 0].all()
-        assert env.executor.costs.seconds_per_row(float(dt)) > 0
-
-
-def test_the_caller_steps_what_a_slow_worker_has_not_taken(
-    serial: CounterEnv, make_env: Any, meeting: Meeting, aside: Any
-) -> None:
-    owner = os.getpid()
-
-    def trap(action: int) -> None:
-        if action == 0 and os.getpid() != owner:
-            meeting(action)
-        elif action == 199 and os.getpid() == owner:
-            meeting.let_go()
-
-    env = make_env(trap, isolate=False)
-    expected = serial.step_batch(ACTIONS, serial.get_state())
-    assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
-
-
 @pytest.mark.skipif(not WRITES_IN_ORDER, reason="only a message says that rows are done")
 def test_results_that_are_arrays_need_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     with plangym_like.make("CartPole-v1", n_workers=2, isolate=True, audit="off") as env:
@@ -426,20 +397,6 @@ def test_ctrl_c_comes_through_at_once_and_the_next_batch_is_right(
     press.close()
 
 
-@pytest.mark.usefixtures("unwatched_collections")
-def test_ctrl_c_while_a_future_is_awaited(
-    serial: CounterEnv, make_env: Any, tmp_path: Path
-) -> None:
-    press = PressCtrlC(tmp_path)
-    env = make_env(Trap(press, [0]))
-    with pytest.raises(KeyboardInterrupt):
-        env.step_batch(ACTIONS, serial.get_state(), blocking=False)()
-    press.let_go()
-    expected = serial.step_batch(ACTIONS[1:], serial.get_state())
-    assert_same(env.step_batch(ACTIONS[1:], serial.get_state()), expected)
-    press.close()
-
-
 @pytest.mark.usefixtures("ignored_errors")
 @pytest.mark.parametrize("isolate", first_of([True, False]))
 def test_interrupts_anywhere_leave_every_later_batch_right(
@@ -509,18 +466,3 @@ def test_workers_that_die_again_and_again_before_they_are_ready(serial: CounterE
             assert env.stats.deaths == deaths
             with pytest.raises(WorkerStartError, match=message):
                 env.step_batch(ACTIONS, serial.get_state())
-
-
-def test_a_worker_that_dies_once_before_it_is_ready(serial: CounterEnv, tmp_path: Path) -> None:
-    trap = Trap(leave, [0], tmp_path)
-
-    def construct(name: str, **kwargs: Any) -> CounterEnv:
-        trap(0)
-        return CounterEnv(name, **kwargs)
-
-    with ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env:
-        ours = env.step_batch(ACTIONS, serial.get_state())
-        assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
-        # The other worker may have stepped all rows before this one died.
-        env.executor.pool.wait_ready()
-        assert env.stats.deaths == 1

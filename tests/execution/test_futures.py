@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,36 +137,6 @@ def test_a_later_batch_does_not_wait_for_a_row_of_an_earlier_one(
         assert_same(first.result(60), serial.step_batch(ACTIONS, state))
 
 
-def test_a_worker_continues_with_the_next_batch_when_a_result_is_read(
-    serial: CounterEnv, meeting: Meeting
-) -> None:
-    trap = Trap(meeting, [0, 500])
-    options: dict[str, Any] = {"n_workers": 1, "isolate": True, "audit": "off"}
-    with ParallelEnv(CounterEnv, "toy", trap=trap, **options) as env:
-        sending(env)
-        state = serial.get_state()
-        first = env.step_batch(ACTIONS, state, blocking=False)
-        meeting.next_report()
-        second = env.step_batch([500], state, blocking=False)
-        meeting.let_go()
-        assert_same(first.result(60), serial.step_batch(ACTIONS, state))
-        meeting.next_report()  # the second batch has begun, though nobody has asked for it yet
-        meeting.let_go()
-        assert_same(second.result(60), serial.step_batch([500], state))
-
-
-def test_deaths_among_pending_batches(serial: CounterEnv, meeting: Meeting, tmp_path: Path) -> None:
-    (once := tmp_path / "once").mkdir()
-    trap = Trap(lambda action: os.kill(os.getpid(), 9), [17, 18], once)
-    state = serial.get_state()
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=trap) as env:
-        sending(env)
-        futures = [env.step_batch(ACTIONS, state, dt, blocking=False) for dt in range(1, 6)]
-        for dt, future in reversed(list(zip(range(1, 6), futures, strict=True))):
-            assert_same(future.result(60), serial.step_batch(ACTIONS, state, dt))
-        assert env.stats.deaths == 2
-
-
 def test_pending_batches_of_many_threads(serial: CounterEnv) -> None:
     state = serial.get_state()
     expected = {dt: serial.step_batch(ACTIONS, state, dt) for dt in range(1, 6)}
@@ -186,20 +155,6 @@ def test_pending_batches_of_many_threads(serial: CounterEnv) -> None:
 
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(use, range(4))) == list(range(4))
-
-
-def test_without_workers_it_is_done_already(serial: CounterEnv) -> None:
-    state = serial.get_state()
-    with (
-        CounterEnv("toy", trap=Trap(refuse, [57])) as env,
-        ParallelEnv(CounterEnv, "toy", n_workers=1) as single,
-    ):
-        for each in (env, single):
-            future: Any = each.step_batch(ACTIONS, state, blocking=False)
-            assert future.done() and not future.cancel() and future.exception() is None
-            assert_same(future(), serial.step_batch(ACTIONS, state))
-            assert future() is future.result(0)
-    assert "finished" in repr(future)
 
 
 @pytest.mark.parametrize("isolate", [True, False])

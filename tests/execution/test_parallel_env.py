@@ -78,21 +78,6 @@ def test_cheap_batches_stay_here(serial: CounterEnv) -> None:
 # The env that stands here
 
 
-def test_it_has_what_a_plan_env_has(parallel: ParallelEnv, serial: CounterEnv) -> None:
-    assert isinstance(parallel, pl.PlanEnv)
-    public = {name for name in dir(pl.PlanEnv) if not name.startswith("_")}
-    missing = {name for name in public if not hasattr(parallel, name)}
-    assert missing == set()
-    assert parallel.observation_space == serial.observation_space
-    assert parallel.state_nbytes == serial.state_nbytes
-    assert parallel.name == "toy"
-    assert parallel.n_workers == 3
-    assert parallel.unwrapped is parallel
-    assert "n_workers=3" in repr(parallel)
-    with pytest.raises(AttributeError, match="reste"):
-        parallel.reste()
-
-
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", None, True])
 def test_a_wrong_number_of_workers(wrong: Any) -> None:
     with pytest.raises(InputError, match="n_workers"):

@@ -161,32 +161,6 @@ def test_an_env_that_is_dropped_takes_its_processes_along() -> None:
     assert (descriptors(), mapped_blocks()) == before
 
 
-def test_errors_keep_nothing_alive() -> None:
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True):
-        pass
-    gc.collect()
-    before = descriptors(), mapped_blocks()
-    gc.disable()
-    try:
-        env = ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=refuse)
-        sending(env)
-        state, pids = env.reset(seed=1).state, [process.pid for process in env.batch_env]
-        errors = []
-        for blocking in (True, False):
-            try:
-                result = env.step_batch(np.arange(50), state, blocking=blocking)
-                result()
-            except ArithmeticError as error:
-                errors.append(error)
-        assert len(errors) == 2
-        errors.clear()
-        del env, result
-        assert all(wait_until_gone(pid, 0) for pid in pids)
-    finally:
-        gc.enable()
-    assert (descriptors(), mapped_blocks()) == before
-
-
 def test_a_constructor_that_fails_here_leaves_no_process() -> None:
     def construct(name: str, **kwargs: Any) -> CounterEnv:
         raise LookupError("not here")
@@ -240,14 +214,6 @@ def _look_in_copy(env: ParallelEnv, actions: Any, state: Any, result: Any, expec
             return 5
     env.close()
     return 0
-
-
-def test_a_worker_that_was_restarted_by_hand_is_sent_everything_again() -> None:
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
-        state = env.reset(seed=1).state
-        expected = content(env.step_batch(np.arange(90), state))
-        env.batch_env[0].restart()
-        assert content(env.step_batch(np.arange(90), state)) == expected
 
 
 CTRL_C = """

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,30 +104,3 @@ def test_where_workers_do_not_begin_before_all_is_verified(
             env.step_batch([2] * ROWS, damaged[5])
     assert env.stats.rows_sent == sent
     assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
-
-
-def test_workers_that_die_meanwhile(env: Any, serial: Any, states: Any) -> None:
-    expected = serial.step_batch([4] * ROWS, states)
-    damaged = states.copy()
-    damaged[110, 1000] ^= 4
-    over = threading.Event()
-
-    def kill() -> None:
-        chance = np.random.default_rng(1)
-        while not over.wait(chance.uniform(0.02, 0.1)):
-            ready = [worker.process.pid for worker in env.batch_env.workers if worker.ready]
-            with contextlib.suppress(ProcessLookupError):
-                if ready:
-                    os.kill(chance.choice(ready), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    deaths = env.stats.deaths
-    killer.start()
-    try:
-        while env.stats.deaths < deaths + 10:
-            assert_same(env.step_batch([4] * ROWS, states), expected)
-            with pytest.raises(StateFormatError, match="row 110 "):
-                env.step_batch([4] * ROWS, damaged)
-    finally:
-        over.set()
-        killer.join()

@@ -29,7 +29,7 @@ def digest(result: Any) -> bytes:
 @pytest.mark.parametrize(
     ("batches", "count", "isolate"),
     [
-        (24, 250, True),
+        (10, 250, True),
         pytest.param(12, 250, False, marks=pytest.mark.full),
         pytest.param(200, 500, True, marks=pytest.mark.full),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -56,32 +55,6 @@ def test_ctrl_c_while_a_row_hangs(
         # On a slow machine, the other worker may still be in a row, too, when its time is over.
         assert env.stats.restarts >= 2
     press.close()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("how", first_of(["dropped", "cancelled"]))
-def test_all_workers_hang_in_a_batch_that_nobody_wants(
-    serial: CounterEnv, meeting: Meeting, how: str
-) -> None:
-    trap = Trap(stuck(meeting), [0, 1])
-    expected = serial.step_batch(ACTIONS[2:], serial.get_state())
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=trap) as env:
-        sending(env)
-        future: Any = env.step_batch([0, 1], serial.get_state(), blocking=False)
-        pids = [meeting.next_report()[0] for _ in range(2)]
-        if how == "dropped":
-            del future
-        else:
-            assert not future.done()
-            assert future.cancel() and future.cancelled() and future.done()
-            for ask in (future, future.result, future.exception):
-                with pytest.raises(CancelledError):
-                    ask()
-            assert future.cancel()
-        assert_same(env.step_batch(ACTIONS[2:], serial.get_state()), expected)
-        assert all(wait_until_gone(pid, 10) for pid in pids)
-        assert env.stats.deaths == 0
-        assert env.stats.restarts == 2
 
 
 @pytest.mark.full

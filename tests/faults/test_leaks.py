@@ -122,7 +122,7 @@ def nothing_more() -> Iterator[Callable[..., None]]:
 @pytest.mark.parametrize(
     ("function", "times"),
     [
-        (lose_workers, 5),
+        (lose_workers, 3),
         pytest.param(close_properly, 500, marks=pytest.mark.full),
         pytest.param(drop, 51, marks=pytest.mark.full),
         pytest.param(fail, 51, marks=pytest.mark.full),

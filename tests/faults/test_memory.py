@@ -80,10 +80,6 @@ with ParallelEnv(make, "toy", n_workers=2, isolate=True) as env, CounterEnv("toy
         pytest.param("RLIMIT_FSIZE", "owner", 0.5, marks=pytest.mark.full),
         pytest.param("RLIMIT_AS", "owner", 1, marks=pytest.mark.full),
         ("RLIMIT_AS", "worker", 1),
-        pytest.param("RLIMIT_AS", "owner", 4, marks=pytest.mark.full),
-        pytest.param("RLIMIT_AS", "owner", 6, marks=pytest.mark.full),
-        pytest.param("RLIMIT_AS", "worker", 3, marks=pytest.mark.full),
-        pytest.param("RLIMIT_AS", "worker", 4, marks=pytest.mark.full),
         pytest.param("RLIMIT_AS", "worker", 256, marks=pytest.mark.full),
     ],
 )

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +13,8 @@ from comparing import assert_same, row
 from harm import Killer, dangerous, kill, overflow
 from playground import CounterEnv, kill_itself, leave, read_nowhere, refuse, sending
 
-import plangym_like
 from plangym_like.constructors import ParallelEnv
-from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, WorkerDiedError
+from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
 
 COUNT = 150
 HARMS: dict[Callable[[int], None], int] = {
@@ -196,26 +194,6 @@ def test_masked_rows_of_rollouts(serial: CounterEnv) -> None:
             assert not (result.states[failed].any() or result.observations[failed].any())
             with pytest.raises(kind):
                 env.rollout_batch(plans, serial.get_state())
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
-def test_masked_rows_of_a_family_that_steps_many_at_once(kwargs: dict[str, Any]) -> None:
-    with plangym_like.make("MountainCar-v0", **kwargs) as env:
-        if kwargs:
-            sending(env)
-        state = env.reset(seed=0).state
-        far = env.make_state(x=[1e308, 0.0])
-        states = np.stack([state] * 300)
-        states[[5, 250]] = far
-        actions = np.arange(300) % 2
-        result = env.step_batch(actions, states, on_error="mask")
-        assert sorted(result.infos.errors) == [5, 250]
-        for index, error in result.infos.errors.items():
-            assert isinstance(error, StateError)
-            assert error.__notes__ == [f"(in row {index} of a batch of 300)"]
-        fine = env.step_batch(actions, state)
-        for index in np.flatnonzero(~result.infos.failed):
-            assert_same(row(result, index), row(fine, index))
 
 
 def test_statistics_add_up(serial: CounterEnv) -> None:

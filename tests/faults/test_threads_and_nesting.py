@@ -5,28 +5,6 @@ from __future__ import annotations
 import pytest
 from hosted import run_script
 
-IN_A_POOL = """
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-import numpy as np
-import plangym_like
-
-def use(number):
-    with plangym_like.make("CartPole-v1", n_workers=2, isolate=True) as env:
-        state = env.reset(seed=number).state
-        return env.step_batch(np.arange(10) % 2, state).obs.tobytes()
-
-if __name__ == "__main__":
-    expected = [use(number) for number in range(4)]
-    for method in {methods}:
-        context = multiprocessing.get_context(method)
-        with ProcessPoolExecutor(2, mp_context=context) as pool:
-            assert list(pool.map(use, range(4), timeout=600)) == expected
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map(use, range(4)) == expected
-    print("fine")
-"""
-
 AFTER_FORK = """
 import os, traceback
 import numpy as np
@@ -65,24 +43,7 @@ env.close()
 print("fine")
 """
 
-@pytest.mark.parametrize(
-    "methods",
-    [["fork"], pytest.param(["fork", "forkserver", "spawn"], marks=pytest.mark.full)],
-)
-def test_in_a_process_pool(tmp_path: object, methods: list[str]) -> None:
-    path = tmp_path / "pool.py"  # type: ignore[operator]
-    result = run_script(IN_A_POOL.format(methods=methods), path=path, timeout=600)
-    assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
-
-
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.full)])
 def test_after_a_fork_of_the_users_program(times: int) -> None:
     result = run_script(AFTER_FORK.format(times=times))
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
-
-
-TORCH = ("import torch\ntorch.set_num_threads(4)", "torch.ones(300, 300) @ torch.ones(300, 300)")
-JAX = (
-    "import jax",
-    "jax.numpy.ones((300, 300)).dot(jax.numpy.ones((300, 300))).block_until_ready()",
-)

@@ -15,9 +15,6 @@ from plangym_like.planners import FractalMonteCarlo, Progress
 from plangym_like.planners.fractal_monte_carlo import relativize
 from plangym_like.planners.observations import ranges
 
-# Box2D's module has types without a module's name.
-pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
-
 
 def test_the_pole_is_held_to_the_end() -> None:
     with plangym_like.make("CartPole-v1", remove_time_limit=False) as env:
@@ -97,6 +94,19 @@ class _AnyActions(gymnasium.Env[Any, Any]):
         reward = float(np.mean(np.asarray(action, float)))
         self._steps, self._sum = self._steps + 1, self._sum + reward
         return self._obs(), reward, self._steps >= 10, False, {}
+
+
+def test_every_action_space_that_can_be_sampled() -> None:
+    for space in (
+        gymnasium.spaces.MultiDiscrete([2, 3]),
+        gymnasium.spaces.MultiBinary(2),
+        gymnasium.spaces.Box(-1, 1, (2, 2)),
+    ):
+        with plangym_like.make(lambda space=space: _AnyActions(space)) as env:
+            env.reset(seed=0)
+            plan = FractalMonteCarlo(env, hold=2).plan(budget=500, seed=0)
+            assert all(action in space for action in plan.actions)
+            assert plan.replay(env) == plan.score > 0
 
 
 @pytest.mark.parametrize("weights", [{"alpha": 1e4}, {"beta": 1e4}, {"alpha": 200, "walkers": 99}])

@@ -38,22 +38,6 @@ def test_calls_and_attributes(process: ExternalProcess) -> None:
     assert process.call("pid")(10) == process.pid != os.getpid()
 
 
-def test_constructors_may_be_closures(process: ExternalProcess) -> None:
-    label = "from a closure"
-
-    class Local:
-        def __init__(self) -> None:
-            self.label = label
-
-        def itself(self) -> Any:
-            return self
-
-    method = process._start_method
-    with ExternalProcess(lambda: Local(), start_method=method) as other:
-        assert other.label == label
-        assert type(other.itself()) is Local
-
-
 def test_large_messages_both_ways(process: ExternalProcess) -> None:
     blob = os.urandom(3 << 20)
     assert process.echo(blob) == blob

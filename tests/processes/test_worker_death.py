@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from hosted import HostedObject, quickest, script_environ, wait_until_gone
+from hosted import HostedObject, quickest, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError
 from plangym_like.processes.external_process import ExternalProcess
@@ -157,39 +155,3 @@ def test_workers_of_workers_end_with_them() -> None:
         assert not wait_until_gone(pid, 0)
         process.kill()
         assert wait_until_gone(pid, 100)
-
-
-ORPHAN_MAKER = """
-import os, sys
-from plangym_like.processes.external_process import ExternalProcess
-from hosted import HostedObject
-
-process = ExternalProcess(HostedObject, start_method=sys.argv[1])
-idle = ExternalProcess(HostedObject, start_method=sys.argv[1])
-idle.wait_ready()
-process.wait_ready()
-print(idle.pid, flush=True)
-process.call("announce_and_block", 1)()
-"""
-
-
-@pytest.mark.parametrize("method", [*METHODS, "fork"])
-def test_no_worker_survives_its_owner_not_even_holding_the_gil_in_c(method: str) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", ORPHAN_MAKER, method],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=script_environ(),
-    )
-    assert owner.stdout is not None
-    with owner:
-        idle = int(owner.stdout.readline())
-        blocked = int(owner.stdout.readline().split()[1])
-        assert not wait_until_gone(idle, 0)
-        assert not wait_until_gone(blocked, 0)
-        owner.send_signal(signal.SIGKILL)
-        owner.wait(100)
-        assert wait_until_gone(idle, 100)
-        assert wait_until_gone(blocked, 100)
-        # Nothing else holds the output open, neither worker nor fork server.
-        assert owner.stdout.read() == ""

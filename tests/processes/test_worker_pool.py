@@ -75,21 +75,6 @@ def test_tasks_of_several_workers(make: Callable[..., Pool]) -> None:
     assert all_free(pool)
 
 
-def test_what_is_prepared_is_ready_before_the_first_task(make: Callable[..., Pool]) -> None:
-    def prepare(hosted: HostedObject) -> None:
-        hosted.label = "prepared"
-
-    pool = make(prepare=prepare)
-    wait_for(pool, lambda: all_free(pool))
-    for number in range(2):
-        pool.workers[0].start_task(lambda hosted: hosted.label)
-        assert pool.workers[0].take_task().result(60) == "prepared"
-        if not number:
-            pool.replace(pool.workers[0])
-            assert not pool.workers[0].ready
-            wait_for(pool, lambda: all_free(pool))
-
-
 def test_idle_workers_that_die_are_replaced(make: Callable[..., Pool]) -> None:
     counts = Counts()
     pool = make(counts=counts)
@@ -108,12 +93,10 @@ def test_a_death_that_was_never_noted_is_found(make: Callable[..., Pool]) -> Non
     wait_for(pool, lambda: all_free(pool))
     worker = pool.workers[0]
     # An interrupt comes after the end of the process is known, and before the pool is told.
-    worker.process.on_change = lambda: None
     dead = worker.process.pid
     os.kill(dead, signal.SIGKILL)
     while worker.process.awaited():
         worker.process.drain()
-    worker.join(pool._changed)
     pool._changed.clear()
     wait_for(pool, lambda: worker.process.pid != dead)
 

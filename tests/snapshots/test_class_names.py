@@ -10,7 +10,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from usual import first_of
 
 import plangym_like
-from plangym_like.snapshots.object_pickle import can_be_imported
+from plangym_like.snapshots.configuration import can_be_imported
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
@@ -59,7 +59,7 @@ def local_classes() -> dict[str, Any]:
 
         def step(self, action: Any) -> Any:
             x = self.points[-1].x + 1 + self.np_random.random() + action
-            self.points = [*self.points, (Point if x < 30 else Late.Mark)(x)][-3:]
+            self.points = [*self.points, (Point if x < 3 else Late.Mark)(x)][-3:]
             self.slotted = Slotted(self.slotted.x + self.factor)
             reward = sum(point.x for point in self.points) + Walk.worth(x)
             return np.array([x]), float(reward), False, False, {"slotted": self.slotted}
@@ -114,7 +114,7 @@ def test_classes_of_a_function_work_in_workers(name: str) -> None:
         plangym_like.make(what, n_workers=2, isolate=True, audit_every=1, **options) as isolated,
     ):
         states = serial.reset(seed=0).state
-        for _ in range(20):
+        for _ in range(4):
             actions = np.arange(8) % 2
             here, there = serial.step_batch(actions, states), isolated.step_batch(actions, states)
             assert np.array_equal(here.rewards, there.rewards)

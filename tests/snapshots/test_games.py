@@ -58,25 +58,6 @@ class Shapes(Game):
         return self.here.x + self.targets[0].x + self.speed["all"].x + self.tint.r
 
 
-class Brick(pygame.Rect):
-    """A rectangle with attributes, which the pickle of a rectangle leaves out."""
-
-    def __init__(self, *place: int) -> None:
-        super().__init__(*place)
-        self.hits = 0
-
-
-class Bricks(Game):
-    def begin(self) -> None:
-        self.wall = [Brick(0, 0, 1, 1)]
-
-    def move(self, action: int) -> None:
-        self.wall[0].hits += action
-
-    def moved(self) -> float:
-        return float(self.wall[0].hits)
-
-
 class Enemy(pygame.sprite.Sprite):
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +113,6 @@ def plays_on(env: Any) -> None:
     ("kind", "way", "why"),
     [
         (Shapes, "pickle", ""),
-        (Bricks, "replay", "the attributes of an object of class test_games.Brick would be lost"),
         (Sprites, "replay", "has an image, and pickles hold no images"),
     ],
 )

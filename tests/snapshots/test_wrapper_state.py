@@ -15,7 +15,7 @@ from continuation import (
     saved,
 )
 from gymnasium import wrappers
-from remembering_wrappers import CHAIN_NAMES, CHAINS, Blender, Counting, Moody
+from remembering_wrappers import CHAIN_NAMES, CHAINS, Counting, Moody
 
 import plangym_like
 from plangym_like.envs.wrapping import without_time_limit
@@ -28,16 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
 
 @pytest.mark.parametrize("chain", CHAIN_NAMES)
-def test_a_restored_chain_goes_on_as_if_nothing_had_happened(chain: str) -> None:
-    name, made = CHAINS[chain]
-    sim = PlainSimulator(name, wrappers=made)
-    for seed in range(6):
-        assert_goes_on(sim, seed=seed, ends=seed % 2 == 0)
-    sim.close()
-
-
-@pytest.mark.parametrize("chain", CHAIN_NAMES)
-def test_a_chain_plays_seeded_episodes_as_gymnasium_does(chain: str) -> None:
+def test_a_chain_goes_on_here_and_in_another_simulator_as_gymnasium_does(chain: str) -> None:
     name, made = CHAINS[chain]
 
     def make() -> gym.Env:
@@ -46,21 +37,17 @@ def test_a_chain_plays_seeded_episodes_as_gymnasium_does(chain: str) -> None:
             env = item[0](env, **item[1]) if isinstance(item, tuple) else item(env)
         return env
 
-    sim = PlainSimulator(name, wrappers=made)
-    assert_equals_gymnasium(sim, make, seed=3)
-
-
-@pytest.mark.parametrize("chain", CHAIN_NAMES)
-def test_a_row_of_one_simulator_goes_on_in_another(chain: str) -> None:
-    name, made = CHAINS[chain]
     one, other = (PlainSimulator(name, wrappers=made) for _ in range(2))
+    assert_equals_gymnasium(one, make, seed=3)
+    for seed in range(2):
+        assert_goes_on(one, seed=seed, ends=seed % 2 == 0)
     assert format_of(one) == format_of(other)
     one.action_space.seed(0)
     one.reset(seed=1)
-    for _ in range(5):
+    for _ in range(3):
         one.step(one.action_space.sample(), 1)
     restore(other, saved(one))
-    for _ in range(5):
+    for _ in range(3):
         action = one.action_space.sample()
         assert content(one.step(action, 1)) == content(other.step(action, 1))
         assert saved(one).tobytes() == saved(other).tobytes()
@@ -101,16 +88,6 @@ def test_a_time_limit_alone_is_eight_bytes() -> None:
     memory.write(payload)
     assert env._elapsed_steps == 1
     assert memory.view(payload[None])["elapsed_steps"].tolist() == [1]
-
-
-def test_wrappers_without_memory_take_no_bytes() -> None:
-    env = gym.make("Pendulum-v1", max_episode_steps=-1)
-    env = wrappers.ClipAction(wrappers.TransformObservation(env, np.copy, env.observation_space))
-    env.reset()
-    memory = WrapperState(env)
-    assert memory.nbytes == 0
-    assert memory.time_limit is None
-    assert memory.view(np.zeros((3, 0), np.uint8)) == {}
 
 
 def test_the_memory_has_names() -> None:
@@ -155,32 +132,6 @@ def test_statistics_of_episodes_are_kept_and_the_clock_is_not() -> None:
     assert env.episode_count == 0
 
 
-def test_a_row_saved_at_the_end_of_an_episode_still_resets_in_the_next_step() -> None:
-    sim = PlainSimulator("CartPole-v1", wrappers=[wrappers.Autoreset])
-    sim.reset(seed=0)
-    while not sim.step(1, 1)[2]:
-        pass
-    row = saved(sim)
-    begun = content(sim.step(1, 1))
-    for _ in range(3):
-        sim.step(1, 1)
-    restore(sim, row)
-    assert content(sim.step(1, 1)) == begun
-
-
-def test_full_statistics_fit_into_the_row() -> None:
-    env = wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1", max_episode_steps=3))
-    env.reset(seed=0)
-    memory = WrapperState(env)
-    payload = np.zeros(memory.nbytes, np.uint8)
-    for _ in range(150):
-        for _ in range(3):
-            env.step(0)
-        env.reset()
-        memory.read(payload)
-    assert len(env.return_queue) == 100
-
-
 @pytest.mark.parametrize("kind", [wrappers.NormalizeObservation, wrappers.NormalizeReward])
 def test_frozen_statistics_stay_frozen(kind: Any) -> None:
     env = kind(gym.make("Pendulum-v1"))
@@ -204,25 +155,6 @@ def test_frozen_statistics_stay_frozen(kind: Any) -> None:
         assert (before == after).all()
 
 
-def test_nothing_shares_memory_with_the_row() -> None:
-    env = wrappers.MaxAndSkipObservation(Blender(gym.make("CartPole-v1")))
-    env.reset(seed=0)
-    memory = WrapperState(env)
-    payload = np.zeros(memory.nbytes, np.uint8)
-    memory.read(payload)
-    kept = payload.copy()
-    env._obs_buffer[:] = 5
-    env.env.ring[:] = 6
-    assert (payload == kept).all()
-    memory.write(payload)
-    env._obs_buffer[:] = 5
-    env.env.ring[:] = 6
-    assert (payload == kept).all()
-    memory.write(payload)
-    payload[:] = 0xFF
-    assert (env._obs_buffer == 0).all()
-
-
 def test_reseeding_restarts_the_wrappers_own_generators() -> None:
     sim = PlainSimulator("Pendulum-v1", wrappers=[Counting, Moody])
     sim.reset(seed=0)
@@ -237,13 +169,6 @@ def test_reseeding_restarts_the_wrappers_own_generators() -> None:
     assert draws(3) != draws(4)
     assert draws(3)[1] == seeded_generator(3).random()
     assert draws(3)[0] != draws(3)[1]
-
-
-def test_reseeding_gives_a_wrapper_other_numbers_than_the_environment() -> None:
-    sim = PlainSimulator("Pendulum-v1", wrappers=[Counting])
-    sim.reset(seed=0)
-    sim.reseed(3)
-    assert sim.env.noise.random() != sim.base.np_random.random()
 
 
 def test_a_damaged_row_changes_nothing() -> None:
@@ -264,7 +189,7 @@ def test_a_damaged_row_changes_nothing() -> None:
     after = np.zeros_like(payload)
     memory.read(after)
     assert (after == before).all()
-    for _ in range(300):
+    for _ in range(60):
         damaged = payload.copy()
         damaged[random.integers(len(payload), size=3)] = random.integers(256, size=3)
         try:
@@ -308,48 +233,32 @@ def test_memory_without_end_says_which_option_makes_room() -> None:
         WrapperState(env, 64)
 
 
-def test_the_option_reaches_the_wrappers() -> None:
-    sim = PlainSimulator("CartPole-v1", wrappers=[Hoarding], state_capacity=50_000)
-    assert sim.payload_nbytes == 2048 + 50_000
-
-
 # On a real game
 
 
-@pytest.mark.parametrize(
-    ("frameskip", "made"),
-    [
-        (4, [wrappers.GrayscaleObservation, (wrappers.FrameStackObservation, {"stack_size": 4})]),
-        (1, [(wrappers.MaxAndSkipObservation, {"skip": 4}), Blender, wrappers.NormalizeReward]),
-        (
-            2,
-            [
-                (wrappers.StickyAction, {"repeat_action_probability": 0.4}),
-                (wrappers.TimeLimit, {"max_episode_steps": 15}),
-                (wrappers.DelayObservation, {"delay": 2}),
-                wrappers.Autoreset,
-            ],
-        ),
-    ],
-)
-def test_wrappers_around_a_game_go_on(frameskip: int, made: list[Any]) -> None:
+def test_wrappers_around_a_game_go_on() -> None:
     pytest.importorskip("ale_py")
-    env = plangym_like.make("ALE/Breakout-v5", frameskip=frameskip, wrappers=made)
+    made = [
+        (wrappers.StickyAction, {"repeat_action_probability": 0.4}),
+        (wrappers.TimeLimit, {"max_episode_steps": 15}),
+        (wrappers.DelayObservation, {"delay": 2}),
+        wrappers.Autoreset,
+    ]
+    env = plangym_like.make("ALE/Breakout-v5", frameskip=2, wrappers=made)
     assert_goes_on(env.simulator, seed=2, steps=20)
     env.close()
 
 
-@pytest.mark.parametrize("terminal_on_life_loss", [False, True])
-def test_the_usual_preprocessing_goes_on(terminal_on_life_loss: bool) -> None:
+def test_the_usual_preprocessing_goes_on() -> None:
     pytest.importorskip("ale_py")
     pytest.importorskip("cv2")
     made = [
-        (wrappers.AtariPreprocessing, {"terminal_on_life_loss": terminal_on_life_loss}),
+        (wrappers.AtariPreprocessing, {"terminal_on_life_loss": True}),
         (wrappers.FrameStackObservation, {"stack_size": 4}),
     ]
     env = plangym_like.make("ALE/Breakout-v5", frameskip=1, wrappers=made)
     for seed in range(2):
-        assert_goes_on(env.simulator, seed=seed, steps=40, ends=seed % 2 == 0)
+        assert_goes_on(env.simulator, seed=seed, steps=12, ends=seed % 2 == 0)
     state = env.step(1, env.reset(seed=0).state).state
     preprocessing = env.gym_env.env
     frames = [frame.copy() for frame in preprocessing.obs_buffer]

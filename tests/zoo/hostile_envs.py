@@ -7,12 +7,9 @@ them. What is wrong shows from step `LATE` on, after any short trial; `EARLY` is
 from __future__ import annotations
 
 import collections
-import ctypes
-import functools
 import itertools
 import os
 import random
-import secrets
 import tempfile
 import threading
 import time
@@ -172,43 +169,6 @@ class ModuleCounter(Walk):
         return MODULE["count"] % 7 / 7
 
 
-class DefaultArgument(Walk):
-    def extra(self, action: int, memory: Any = [0]) -> float:  # noqa: B006
-        memory[0] += 1
-        return memory[0] % 7 / 7
-
-
-class FunctionAttribute(Walk):
-    def extra(self, action: int) -> float:
-        _count.total += 1  # type: ignore[attr-defined]
-        return _count.total % 7 / 7  # type: ignore[attr-defined]
-
-
-def _count() -> None: ...
-
-
-_count.total = 0  # type: ignore[attr-defined]
-
-
-class CachedCalls(Walk):
-    """A cache that gives what the first caller computed."""
-
-    def extra(self, action: int) -> float:
-        return _first_seen(self.time, action, self)
-
-
-@functools.cache
-def _first_of(time: int, action: int) -> list[float]:
-    return []
-
-
-def _first_seen(time: int, action: int, env: Walk) -> float:
-    found = _first_of(time, action)
-    if not found:
-        found.append(env.x)
-    return found[0]
-
-
 class Closure(Walk):
     def __init__(self) -> None:
         super().__init__()
@@ -225,24 +185,6 @@ class Closure(Walk):
         return self.count()
 
 
-class ByIdentity(Walk):
-    """Keeps its memory in a table of the module, by its address."""
-
-    table: dict[int, int] = {}  # noqa: RUF012
-
-    def extra(self, action: int) -> float:
-        self.table[id(self)] = self.table.get(id(self), 0) + 1
-        return self.table[id(self)] % 7 / 7
-
-
-class ThreadLocal(Walk):
-    local = threading.local()
-
-    def extra(self, action: int) -> float:
-        self.local.count = getattr(self.local, "count", 0) + 1
-        return self.local.count % 7 / 7
-
-
 class InAFile(Walk):
     length = 20
 
@@ -257,23 +199,6 @@ class InAFile(Walk):
 
     def close(self) -> None:
         self.path.unlink(missing_ok=True)
-
-
-class CMemory(Walk):
-    """Counts in memory that a pickle holds no bytes of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.memory = (ctypes.c_int * 1)()
-        self.address = ctypes.addressof(self.memory)
-
-    def extra(self, action: int) -> float:
-        cell = ctypes.c_int.from_address(self.address)
-        cell.value = (cell.value + 1) % 7
-        return cell.value / 7
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "memory"}
 
 
 class InSpaces(Walk):
@@ -307,11 +232,6 @@ class NumpyGlobal(Walk):
         return float(np.random.random())
 
 
-class RandomModule(Walk):
-    def extra(self, action: int) -> float:
-        return random.random()
-
-
 class SampledAction(Walk):
     def __init__(self) -> None:
         super().__init__()
@@ -319,11 +239,6 @@ class SampledAction(Walk):
 
     def extra(self, action: int) -> float:
         return float(self.action_space.sample())
-
-
-class OperatingSystem(Walk):
-    def extra(self, action: int) -> float:
-        return secrets.randbelow(1000) / 1000
 
 
 class OwnRandom(Walk):
@@ -356,13 +271,6 @@ class SharedGenerator(Walk):
         return float(self.generator.random())
 
 
-class UnseededReset(Walk):
-    """Starts from a generator that seeds do not reach."""
-
-    def begin(self) -> None:
-        self.x = float(np.random.default_rng().normal())
-
-
 # Clocks, addresses, hashes
 
 
@@ -376,19 +284,9 @@ class ClockInInfo(Walk):
         return {"seconds": time.perf_counter()}
 
 
-class ProcessNumber(Walk):
-    def extra(self, action: int) -> float:
-        return float(os.getpid() % 997)
-
-
 class Address(Walk):
     def extra(self, action: int) -> float:
         return float(id(self) // 16 % 997)
-
-
-class HashOfText(Walk):
-    def extra(self, action: int) -> float:
-        return float(hash(f"word {self.time}") % 997)
 
 
 class Thing:
@@ -537,11 +435,6 @@ class NoObservation(Walk):
         return None if self.time >= self.begins else super().observe()
 
 
-class Scalar(Walk):
-    def observe(self) -> Any:
-        return 7.0 if self.time >= self.begins else super().observe()
-
-
 class ShapeOne(Walk):
     def observe(self) -> Any:
         return np.ones(1) if self.time >= self.begins else super().observe()
@@ -560,11 +453,8 @@ def late(kind: type[Walk]) -> type[Walk]:
 
 
 _SUDDEN: tuple[type[Walk], ...] = (
-    *(ClassCounter, ModuleCounter, DefaultArgument, FunctionAttribute, CachedCalls, Closure),
-    *(ByIdentity, ThreadLocal, InAFile, CMemory, InSpaces, NumpyGlobal, RandomModule),
-    *(SampledAction, OperatingSystem, SharedGenerator, WallClock, ProcessNumber, Address),
-    *(HashOfText, IdentitySet, StringSet, ForgetsItself),
-    *(TooLarge, NoObservation, Scalar, ShapeOne),
+    *(ClassCounter, Closure, InAFile, InSpaces, NumpyGlobal, SampledAction, SharedGenerator),
+    *(WallClock, Address, IdentitySet, StringSet, ForgetsItself, NoObservation),
 )
 # Workers find these classes by name.
 globals().update({kind.__name__: kind for kind in map(late, _SUDDEN)})

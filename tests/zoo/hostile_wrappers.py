@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,16 +48,6 @@ class CountsOnBase(_Extra):
         return float(self.unwrapped.steps_so_far)  # type: ignore[attr-defined]
 
 
-class CountsOnNeighbour(_Extra):
-    def reset(self, **kwargs: Any) -> Any:
-        self.env.steps_so_far = 0  # type: ignore[attr-defined]
-        return self.env.reset(**kwargs)
-
-    def extra(self, action: Any) -> float:
-        self.env.steps_so_far += 1  # type: ignore[attr-defined]
-        return float(self.env.steps_so_far)  # type: ignore[attr-defined]
-
-
 class ClassCounter(_Extra):
     total = 0
 
@@ -71,20 +60,6 @@ class ModuleCounter(_Extra):
     def extra(self, action: Any) -> float:
         MODULE["count"] += 1
         return MODULE["count"] % 7 / 7
-
-
-class DefaultArgument(_Extra):
-    def extra(self, action: Any, memory: Any = [0]) -> float:  # noqa: B006
-        memory[0] += 1
-        return memory[0] % 7 / 7
-
-
-class ByIdentity(_Extra):
-    table: dict[int, int] = {}  # noqa: RUF012
-
-    def extra(self, action: Any) -> float:
-        self.table[id(self)] = self.table.get(id(self), 0) + 1
-        return self.table[id(self)] % 7 / 7
 
 
 class SamplesAction(_Extra):
@@ -100,11 +75,6 @@ class SamplesObservation(_Extra):
 class NumpyGlobal(_Extra):
     def extra(self, action: Any) -> float:
         return float(np.random.random())
-
-
-class RandomModule(_Extra):
-    def extra(self, action: Any) -> float:
-        return random.random()
 
 
 class OwnGenerator(_Extra):
@@ -152,30 +122,6 @@ class PersistentInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, self.told
 
 
-def item_counter(env: Any) -> Any:
-    """A closure that counts by an augmented assignment to an item."""
-    count = [0]
-
-    def change(reward: Any) -> float:
-        count[0] += 1
-        return float(reward) + count[0] % 7 / 7
-
-    return wrappers.TransformReward(env, change)
-
-
-def aliased_counter(env: Any) -> Any:
-    """The same through another name for the list."""
-    count = [0]
-    alias = count
-
-    def change(reward: Any) -> float:
-        held = alias
-        held[0] = held[0] + 1
-        return float(reward) + count[0] % 7 / 7
-
-    return wrappers.TransformReward(env, change)
-
-
 def nonlocal_counter(env: Any) -> Any:
     count = 0
 
@@ -200,14 +146,6 @@ def method_counter(env: Any) -> Any:
     return wrappers.TransformReward(env, Counter().change)
 
 
-def default_counter(env: Any) -> Any:
-    def change(reward: Any, memory: Any = [0]) -> float:  # noqa: B006
-        memory[0] += 1
-        return float(reward) + memory[0] % 7 / 7
-
-    return wrappers.TransformReward(env, change)
-
-
 def iterator_counter(env: Any) -> Any:
     def numbers() -> Iterator[int]:
         number = 0
@@ -217,10 +155,6 @@ def iterator_counter(env: Any) -> Any:
 
     endless = numbers()
     return wrappers.TransformReward(env, lambda reward: float(reward) + next(endless) % 7 / 7)
-
-
-def noisy_reward(env: Any) -> Any:
-    return wrappers.TransformReward(env, lambda reward: float(reward) + np.random.normal())
 
 
 def scaled_reward(env: Any) -> Any:
@@ -233,10 +167,8 @@ def sticky(env: Any) -> Any:
 
 
 WRAPPERS: tuple[Callable[[Any], Any], ...] = (
-    *(OwnCounter, CountsOnBase, CountsOnNeighbour, ClassCounter, ModuleCounter, DefaultArgument),
-    *(ByIdentity, SamplesAction, SamplesObservation, NumpyGlobal, RandomModule, OwnGenerator),
-    *(Clock, ChangesAction, PersistentInfo),
-    *(item_counter, aliased_counter, nonlocal_counter, method_counter, default_counter),
-    *(iterator_counter, noisy_reward, scaled_reward, sticky),
+    *(OwnCounter, CountsOnBase, ClassCounter, ModuleCounter, SamplesAction, SamplesObservation),
+    *(NumpyGlobal, OwnGenerator, Clock, ChangesAction, PersistentInfo, nonlocal_counter),
+    *(method_counter, iterator_counter, scaled_reward, sticky),
     *(wrappers.NormalizeReward, wrappers.RecordEpisodeStatistics),
 )

@@ -8,9 +8,9 @@
 - `replay_agent`: computes an agent's outputs again, with gradients
 """
 
-from plangym_like.batchers.episodes.agent import Agent, replay_agent
 from plangym_like.batchers.episodes.batcher import Batcher, EpisodeBatcher
 from plangym_like.batchers.episodes.envs import GymEnv, GymInfEnv, VecEnv
+from plangym_like.batchers.episodes.loop import Agent, replay_agent
 from plangym_like.batchers.episodes.trajectories import (
     DictTensor,
     Trajectories,

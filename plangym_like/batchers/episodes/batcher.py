@@ -5,9 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,14 +15,11 @@ import torch
 from plangym_like.batchers.episodes.envs import VecEnv
 from plangym_like.batchers.episodes.loop import (
     WEIGHTS,
-    Begun,
     EpisodeArgs,
     EpisodePlan,
     EpisodeWorker,
-    Part,
+    Played,
     Weights,
-    buffers_name,
-    first_env,
 )
 from plangym_like.batchers.episodes.trajectories import (
     DictTensor,
@@ -33,7 +28,7 @@ from plangym_like.batchers.episodes.trajectories import (
     assemble,
     has_tensors,
 )
-from plangym_like.batchers.trees import clone_tree
+from plangym_like.batchers.trees import as_tensors, clone_tree
 from plangym_like.batchers.workers.backend import Workers
 from plangym_like.batchers.workers.group import Closable, Job, WorkerGroup
 from plangym_like.errors import InputError, WorkerTimeoutError
@@ -41,50 +36,15 @@ from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import whole_seeds
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.tree import tree_map, with_axes
 
 # Seconds to collect results when the caller does not want to wait.
 _GLANCE_SECONDS = 1e-4
 
 
-def read_part(part: Part, buffer: Any) -> Steps:
-    """Return a copy of the steps that `part` describes; `buffer` is the content of its buffer."""
-    lengths = torch.tensor(part.lengths)
-    (lanes,) = lengths.nonzero(as_tuple=True)
-    longest = int(lengths.max())
-    tensors = tree_map(lambda steps: steps[:longest, lanes], buffer)
-    return Steps(part.first_row + lanes, lengths[lanes], part.start, tensors)
-
-
-@dataclass(slots=True)
-class _Group:
-    """What the owner knows of a group: its buffers, and how far it has come.
-
-    Attributes
-    ----------
-    buffers : sequence of tree of Tensor, or None
-        ``None`` until the layout of a step is known.
-    free : deque of int
-        The buffers that are not lent to the group.
-    n_lent : int
-    finished : bool
-        Whether the group needs no further buffer.
-    n_running : int or None
-        The environments that were still running in the end; ``None`` if this is not known.
-    """
-
-    buffers: Any = None
-    free: deque[int] = field(default_factory=deque)
-    n_lent: int = 0
-    finished: bool = True
-    n_running: int | None = None
-
-
 class BackgroundBatcher(Closable):
     """Hosts groups of environments in workers or in this process, and collects their steps.
 
-    Buffers are lent to the groups: each job of a group fills one of them. See `EpisodeBatcher` for
-    the parameters.
+    See `EpisodeBatcher` for the parameters.
     """
 
     _endless: bool
@@ -102,7 +62,7 @@ class BackgroundBatcher(Closable):
         env_args: Mapping[str, Any] | None,
     ) -> None:
         self._n_timesteps = as_count("n_timesteps", n_timesteps)
-        self._n_slots = as_count("n_slots", n_slots)
+        as_count("n_slots", n_slots)
         if not isinstance(n_threads, Workers):
             n_threads = Workers(as_count("n_threads", n_threads, 0))
         for name, factory in (("create_agent", create_agent), ("create_env", create_env)):
@@ -123,14 +83,16 @@ class BackgroundBatcher(Closable):
             n_threads,
             name=type(self).__name__,
             preload=("plangym_like.batchers.episodes.loop",),
-            sample=partial(first_env, create_env, plan.env_args, plan.seeds[0]),
         )
         self._in_process = n_threads.n == 0
         self._n_envs: int | None = None
-        self._groups = [_Group() for _ in plan.seeds]
+        # The environments of each group that were running in the end; ``None`` if not known.
+        self._n_running: list[int | None] = [None for _ in plan.seeds]
+        # The groups that have jobs for the pending result.
+        self._playing: set[int] = set()
         self._weights = Weights(0)
         self._new_weights: Any = None
-        self._steps: list[Steps] = []
+        self._done: list[Job] = []
 
     def update(self, state_dict: Any) -> None:
         """Pass `state_dict` to the `update` of every agent when the next `execute` begins.
@@ -158,7 +120,7 @@ class BackgroundBatcher(Closable):
         return self._weights
 
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
-        """Submit what each group in `orders` is to play, and lend it buffers.
+        """Submit what each group in `orders` is to play.
 
         `orders` maps each group to a tuple: the name of a method of `EpisodeWorker`, and then the
         arguments of that method, except the weights. The weights are appended here.
@@ -166,24 +128,15 @@ class BackgroundBatcher(Closable):
         self._refuse_while_executing()
         # If a Ctrl-C came in between, the next call would begin some groups a second time.
         with interrupts_deferred():
-            self._steps = []
             weights = self._publish_weights()
             for index, order in orders.items():
-                self._groups[index].finished = False
                 self._workers.submit(index, *order, weights)
-                self._lend(index)
+            self._playing = set(orders)
             self._is_executing = True
 
     def _refuse_while_executing(self) -> None:
         if self._is_executing:
             raise InputError("the result of the last execute has not been fetched yet; call get()")
-
-    def _lend(self, index: int) -> None:
-        """Let a group fill its free buffers; a chunk needs only one."""
-        group = self._groups[index]
-        while group.free and not group.finished and not (self._endless and group.n_lent):
-            self._workers.submit(index, "collect", group.free.popleft())
-            group.n_lent += 1
 
     def get(self, blocking: bool = True, timeout: float | None = None) -> Trajectories | None:
         """Return the result of the last `execute`; the caller may change it.
@@ -192,9 +145,10 @@ class BackgroundBatcher(Closable):
         ----------
         blocking : bool
             Wait until the result is complete. If not, and if this process does the work, each call
-            fills one slot.
+            plays the episodes of one group.
         timeout : float, optional
-            The maximum number of seconds to wait.
+            The maximum number of seconds to wait. If this process does the work, the episodes of a
+            group are played to their end.
 
         Returns
         -------
@@ -222,21 +176,25 @@ class BackgroundBatcher(Closable):
         if not self._gather(blocking, timeout):
             return None
         self._is_executing = False
-        steps, self._steps = self._steps, []
-        return self._assembled(steps)
+        steps = [as_tensors(part) for job in self._done for part in job.result.steps]
+        result = self._assembled(steps)
+        for job in self._done:
+            self._workers.release(job)
+        self._done = []
+        return result
 
     @abc.abstractmethod
     def _assembled(self, steps: list[Steps]) -> Trajectories | None:
         """Return the trajectories made of `steps`."""
 
     def _gather(self, blocking: bool, timeout: float | None) -> bool:
-        """Read the buffers that workers have filled; return whether the result is complete."""
+        """Read the results of jobs that are done; return whether the whole result is complete."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self._is_playing():
+        while self._playing:
             left = None if deadline is None else max(deadline - time.monotonic(), _GLANCE_SECONDS)
             is_done = self._workers.wait_until_done(timeout=left if blocking else _GLANCE_SECONDS)
             if is_done:
-                # A Ctrl-C must not lose the steps in a buffer.
+                # A Ctrl-C must not lose steps.
                 with interrupts_deferred():
                     job = self._workers.wait(0.0)
                     assert job is not None
@@ -244,54 +202,30 @@ class BackgroundBatcher(Closable):
             if not blocking and (self._in_process or not is_done):
                 break
             is_late = deadline is not None and time.monotonic() >= deadline
-            if timeout is not None and is_late and self._is_playing():
-                raise WorkerTimeoutError(self._what_is_missing(timeout))
-        return not self._is_playing()
-
-    def _is_playing(self) -> bool:
-        return any(not group.finished or group.n_lent for group in self._groups)
-
-    def _what_is_missing(self, timeout: float) -> str:
-        groups = [g for g, group in enumerate(self._groups) if not group.finished]
-        missing = ", ".join(f"{g} ({self._workers.describe(g)})" for g in groups)
-        return (
-            f"not done after {timeout:g} s: groups {missing}. Nothing is lost; get() may be called "
-            f"again, and a worker counts as hung after {self._workers.timeout:g} s without a step"
-        )
+            if timeout is not None and is_late and self._playing:
+                groups = [f"{g} ({self._workers.describe(g)})" for g in sorted(self._playing)]
+                raise WorkerTimeoutError(
+                    f"not done after {timeout:g} s: groups {', '.join(groups)}. Nothing is lost; "
+                    "get() may be called again, and a worker counts as hung after "
+                    f"{self._workers.timeout:g} s without a step"
+                )
+        return not self._playing
 
     def _take_in(self, job: Job) -> None:
-        """Note what a group has answered, and lend it the buffers that it can fill next."""
-        group, answer = self._groups[job.group], job.result
-        if isinstance(answer, Begun):
-            self._note_n_envs(answer.n_envs)
-            if group.buffers is None and answer.layout is not None:
-                self._make_buffers(job.group, answer)
-            elif group.buffers is None:
-                # No environment is running, so there is no step to make buffers for.
-                group.finished, group.n_running = True, 0
-        elif isinstance(answer, Part):
-            (index,) = job.args
-            if any(answer.lengths):
-                self._steps.append(read_part(answer, group.buffers[index]))
-            group.free.append(index)
-            group.n_lent -= 1
-            group.finished, group.n_running = answer.finished, answer.n_running
-        self._lend(job.group)
-
-    def _make_buffers(self, index: int, begun: Begun) -> None:
-        # A slot is one lane's part of a buffer.
-        count = max(self._n_slots // len(self._groups) // begun.n_envs, 1)
-        layout = with_axes(begun.layout, (self._n_timesteps, begun.n_envs))
-        group = self._groups[index]
-        group.buffers = self._workers.make_buffers(buffers_name(index), layout, count)
-        group.free.extend(range(count))
+        """Note what a group has played."""
+        played = job.result
+        if isinstance(played, Played):
+            self._playing.remove(job.group)
+            self._note_n_envs(played.n_envs)
+            self._n_running[job.group] = played.n_running
+            self._done.append(job)
 
     def _count_lanes(self) -> int:
         """Return the number of environments of all groups; wait until a worker has made some."""
         if self._n_envs is None:
             self._note_n_envs(self._workers.run(0, "count_envs"))
         assert self._n_envs is not None
-        return self._n_envs * len(self._groups)
+        return self._n_envs * len(self._n_running)
 
     def _note_n_envs(self, n_envs: int) -> None:
         if self._n_envs is not None and n_envs != self._n_envs:
@@ -310,15 +244,14 @@ class EpisodeBatcher(BackgroundBatcher):
     """Plays any number of whole episodes in the background.
 
     For each seed there is a group of environments with its own agent. Processes host the groups.
-    Results depend neither on the number of processes nor on the number of slots.
+    Results do not depend on the number of processes.
 
     Parameters
     ----------
     n_timesteps : int
-        How many steps a slot holds. A longer episode continues in another slot.
+        The length of the chunks of a `Batcher`; episodes may have any length.
     n_slots : int
-        The number of slots in shared memory, which limits how many steps can be played before `get`
-        reads them. Every group has at least one slot for each of its environments.
+        Has no effect; in rlstructures, the number of slots of shared memory.
     n_threads : int or Workers
         The number of processes, at most one per group; 0 plays in this process, inside `get`.
         `plangym_like.batchers.Workers` have more options. Results are the same with all of them.
@@ -409,7 +342,7 @@ class EpisodeBatcher(BackgroundBatcher):
         self._start(*self._order)
 
     def _start(self, n_episodes: int, args: EpisodeArgs) -> None:
-        num_groups = len(self._groups)
+        num_groups = len(self._n_running)
         orders = {}
         for group in range(num_groups):
             first, stop = (n_episodes * k // num_groups for k in (group, group + 1))
@@ -463,7 +396,7 @@ class Batcher(BackgroundBatcher):
 
         ``None`` if `get` has not been called since `reset`.
         """
-        counts = [group.n_running for group in self._groups if group.n_running is not None]
+        counts = [count for count in self._n_running if count is not None]
         return sum(counts) if counts else None
 
     def reset(self, agent_info: Any = None, env_info: Any = None, states: Any = None) -> None:
@@ -491,8 +424,8 @@ class Batcher(BackgroundBatcher):
             args.check(self._count_lanes(), "environments")
         with interrupts_deferred():
             self._args = args
-            for index, group in enumerate(self._groups):
-                group.n_running = None
+            for index in range(len(self._n_running)):
+                self._n_running[index] = None
                 self._workers.submit(index, "reset", args)
 
     def execute(
@@ -535,7 +468,7 @@ class Batcher(BackgroundBatcher):
         assert self._args is not None
         if agent_info is not None:
             self._args = self._args._replace(agent_info=agent_info)
-        self._begin(dict.fromkeys(range(len(self._groups)), ("chunk", agent_info)))
+        self._begin(dict.fromkeys(range(len(self._n_running)), ("chunk", agent_info)))
 
     def reexecute(self) -> None:
         """Begin to play the next chunk, with the same infos as before and without blocking."""

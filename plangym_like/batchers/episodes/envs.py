@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from plangym_like.batchers.buffers import as_actions
 from plangym_like.batchers.episodes.trajectories import DictTensor, has_tensors
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import tensor_layout
+from plangym_like.batchers.trees import as_actions, tensor_layout
 from plangym_like.errors import ActionError, InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes

@@ -1,8 +1,9 @@
-"""`EpisodeLoop`: steps one `VecEnv` with its agent; `EpisodeWorker` hosts it in a worker."""
+"""`Agent`: chooses actions; `EpisodeLoop`: steps one `VecEnv` with it, in an `EpisodeWorker`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,14 +12,135 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from plangym_like.batchers.buffers import TimeBuffer
-from plangym_like.batchers.episodes.envs import GymEnv, VecEnv
-from plangym_like.batchers.episodes.trajectories import DictTensor, Trajectories, has_tensors
+from plangym_like.batchers.episodes.envs import VecEnv
+from plangym_like.batchers.episodes.trajectories import DictTensor, Steps, Trajectories, has_tensors
 from plangym_like.batchers.randomness import RandomStreams, seed_groups
+from plangym_like.batchers.trees import TimeBuffer, as_arrays
 from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, take, tree_map
+
+
+class Agent:
+    """A policy: computes an action and a new state from its current state and an observation.
+
+    Between two calls, the agent object keeps only its weights. The state that it returns, with one
+    row for each environment, holds all that it remembers of the episodes. Inherit from this class,
+    and from `torch.nn.Module` if the agent has weights (``class Mine(Agent, torch.nn.Module)``).
+    Any other object with the same `__call__` and `update` can be used as well.
+
+    Examples
+    --------
+    >>> import torch
+    >>> class Right(Agent):
+    ...     def __call__(self, state, observation, agent_info=None, history=None):
+    ...         action = torch.ones(observation.n_elems(), dtype=torch.int64)
+    ...         return DictTensor(), DictTensor({"action": action}), DictTensor()
+    >>> state, action, new_state = Right()(None, DictTensor({"frame": torch.zeros(3, 4)}))
+    >>> action["action"]
+    tensor([1, 1, 1])
+    """
+
+    def require_history(self) -> bool:
+        """Return whether `__call__` needs the steps of the episode so far, in `history`."""
+        return False
+
+    def __call__(
+        self,
+        state: DictTensor | None,
+        observation: DictTensor,
+        agent_info: DictTensor | None = None,
+        history: Trajectories | None = None,
+    ) -> tuple[DictTensor, DictTensor, DictTensor]:
+        """Choose an action in each of ``B`` environments.
+
+        Parameters
+        ----------
+        state : DictTensor or None
+            The new state that the last call returned, ``[B, ...]``; ``None`` at the beginning of
+            the episodes.
+        observation : DictTensor
+            The current observations, ``[B, ...]``.
+        agent_info : DictTensor, optional
+            The `agent_info` that was passed to `execute`, reduced to the rows of these episodes.
+        history : Trajectories, optional
+            The steps of these episodes so far, ``[B, t, ...]``, if `require_history` returns true.
+            A `Batcher` gives only the steps of the current chunk. ``None`` before the first step.
+
+        Returns
+        -------
+        agent_state : DictTensor
+            The state that the action was chosen from: `state`, or the first state of an episode.
+        action : DictTensor
+            The field ``"action"`` is sent to the environments. Other fields are only recorded.
+        new_state : DictTensor
+            The state for the next call. Both states are ``DictTensor({})`` for an agent without
+            memory.
+        """
+        raise NotImplementedError
+
+    def update(self, state_dict: Mapping[str, Any]) -> None:
+        """Load `state_dict`, which is the argument of the batcher's `update`.
+
+        By default, an agent that is a torch module loads it as its weights; other agents raise an
+        error.
+        """
+        load = getattr(self, "load_state_dict", None)
+        if load is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no method update(state_dict), and no load_state_dict, "
+                "as a torch module has: define one of these methods"
+            )
+        load(state_dict)
+
+    def close(self) -> None:
+        """Release the agent's resources."""
+
+
+def replay_agent(
+    agent: Any, trajectories: Trajectories, state: DictTensor | None = None
+) -> TensorDict:
+    """Call `agent` on the recorded steps again, with gradients, and return its outputs.
+
+    The steps are replayed in order, and each call gets the state that the previous call returned.
+
+    The outputs equal the recorded ones, except for random draws of the agent. After the end of a
+    trajectory the agent gets zeros; `Trajectories.mask` says which outputs are valid.
+
+    Parameters
+    ----------
+    agent : callable
+        See `Agent`; it must not require a history.
+    trajectories : Trajectories
+    state : DictTensor, optional
+        ``[B, ...]``, the agent's state before the first step; ``None`` if this step begins the
+        episodes. For a later chunk, take the recorded state, for example
+        ``DictTensor({"memory": chunk["memory"][:, 0]})``.
+
+    Returns
+    -------
+    TensorDict
+        ``[B, T, ...]``, the fields of the agent's actions, for example ``replayed["logits"]``.
+
+    Examples
+    --------
+    >>> weight = torch.tensor(2.0, requires_grad=True)
+    >>> def agent(state, observation, agent_info=None, history=None):
+    ...     return DictTensor(), DictTensor({"action": weight * observation["frame"]}), DictTensor()
+    >>> trajectories = Trajectories({"frame": torch.ones(3, 5)}, torch.tensor([5, 5, 2]))
+    >>> actions = replay_agent(agent, trajectories)["action"]
+    >>> actions[trajectories.mask()].sum().backward()
+    >>> weight.grad
+    tensor(12.)
+    """
+    info = trajectories.agent_info if has_tensors(trajectories.agent_info) else None
+    answers = []
+    for t in range(trajectories.n_timesteps):
+        _, action, state = agent(state, trajectories.temporal_index(t), info)
+        answers.append(TensorDict(dict(action.items()), batch_size=action.batch_size))
+    replayed: Any = torch.stack(answers, 1)  # type: ignore[arg-type]
+    return replayed  # type: ignore[no-any-return]
 
 
 class EpisodeArgs(NamedTuple):
@@ -62,15 +184,10 @@ class EpisodeLoop:
         self.agent = agent
         self.n_envs = env.n_envs()
         self._wants_history = bool(getattr(agent, "require_history", lambda: False)())
-        self._forget()
-
-    def _forget(self) -> None:
         self._observation = DictTensor()
         self._running = torch.empty(0, dtype=torch.int64)
         self._state: DictTensor | None = None
         self._agent_info: DictTensor | None = None
-        self._history: TimeBuffer | None = None
-        self._answer: tuple[DictTensor, DictTensor, DictTensor] | None = None
 
     @property
     def running(self) -> NDArray[np.int64]:
@@ -79,7 +196,7 @@ class EpisodeLoop:
 
     def start(self, n: int, args: EpisodeArgs) -> None:
         """Start an episode in each of the first `n` environments; `args` has one row for each."""
-        self._forget()
+        self._state = None
         # The environments after the first n get the arguments of environment n - 1.
         everyone = args.rows(torch.arange(self.n_envs).clamp(max=n - 1))
         states = {} if everyone.states is None else {"states": everyone.states}
@@ -95,34 +212,56 @@ class EpisodeLoop:
         if self._agent_info is not None:
             self._agent_info = _rows(self._agent_info, rows)
 
-    def forget_history(self) -> None:
-        """Drop the agent's history; a new one begins with the next step."""
-        self._history = None
-
     def inform(self, agent_info: DictTensor) -> None:
         """Use `agent_info` from the next step on; it has one row for each running environment."""
         self._agent_info = agent_info
-        self._answer = None
 
-    def layout(self) -> Any:
-        """Return the layout of one step, derived from the agent's first output."""
-        # A step's outcome has the form of an observation.
-        return _layout(self._record(self._ask(), self._observation))
+    def play(self, n: int, num_steps: int | None, beat: Callable[[], object]) -> Steps | None:
+        """Step until none of the first `n` environments is running, or `num_steps` times.
 
-    def step(self, buffer: TimeBuffer, t: int) -> None:
-        """Step the running environments, and write the results as step `t` of `buffer`."""
-        answer = self._ask()
-        self._answer = None
+        Parameters
+        ----------
+        n : int
+        num_steps : int, optional
+        beat : callable
+            Called at every step.
+
+        Returns
+        -------
+        Steps or None
+            The steps of the environments that were running, with their indices as rows; ``None``
+            if none of the first `n` was running. The agent's history begins with these steps.
+        """
+        record: TimeBuffer | None = None
+        lengths = np.zeros(self.n_envs, np.int64)
+        t = 0
+        while (self.running < n).any() and t != num_steps:
+            beat()
+            lengths[self.running] += 1
+            record = self._step(record, num_steps or 0)
+            t += 1
+        if record is None:
+            return None
+        (lanes,) = torch.from_numpy(lengths[:n]).nonzero(as_tuple=True)
+        every = len(lanes) == self.n_envs
+        tensors = take(record.tensors, slice(0, t) if every else (slice(0, t), lanes))
+        return Steps(lanes, torch.from_numpy(lengths)[lanes], tensors)
+
+    def _step(self, record: TimeBuffer | None, num_steps: int) -> TimeBuffer:
+        """Step the running environments, and write the results to `record`.
+
+        Return the record, which is made by the first step; `num_steps` steps are expected.
+        """
+        answer = self._ask(record)
         _, action, new_state = answer
         (outcome, was_running), (observation, still_running) = self.env.step(action)
-        record = self._record(answer, outcome)
-        buffer.write(t, self.running, record)
-        if self._history is not None:
-            history = self._history
-            if history.num_steps == history.capacity:
-                history.make_room(2 * history.capacity)
-            history.write(history.num_steps, was_running.numpy(), record)
-            history.num_steps += 1
+        fields = self._fields(answer, outcome)
+        if record is None:
+            record = TimeBuffer.growing(_layout(fields), self.n_envs, num_steps)
+        if record.num_steps == record.capacity:
+            record.make_room(2 * record.capacity)
+        record.write(record.num_steps, was_running.numpy(), fields)
+        record.num_steps += 1
         self._state = new_state
         if len(still_running) < len(was_running):
             keep = torch.isin(was_running, still_running)
@@ -130,27 +269,23 @@ class EpisodeLoop:
             if self._agent_info is not None:
                 self._agent_info = _rows(self._agent_info, keep)
         self._observation, self._running = observation, still_running
+        return record
 
-    def _ask(self) -> tuple[DictTensor, DictTensor, DictTensor]:
-        """Return the agent's output for the current observation; it is computed only once."""
-        if self._answer is None:
-            history = self._history_of_running() if self._wants_history else None
-            answer = self.agent(self._state, self._observation, self._agent_info, history=history)
-            self._answer = _checked(answer, len(self._running), type(self.agent).__name__)
-            if self._wants_history and self._history is None:
-                self._history = TimeBuffer.growing(self.layout(), self.n_envs)
-        return self._answer
+    def _ask(self, history: TimeBuffer | None) -> tuple[DictTensor, DictTensor, DictTensor]:
+        """Return the agent's output for the current observation."""
+        known = self._history_of_running(history) if self._wants_history else None
+        answer = self.agent(self._state, self._observation, self._agent_info, history=known)
+        return _checked(answer, len(self._running), type(self.agent).__name__)
 
-    def _history_of_running(self) -> Trajectories | None:
-        history = self._history
-        if history is None or not history.num_steps:
+    def _history_of_running(self, history: TimeBuffer | None) -> Trajectories | None:
+        if history is None:
             return None
         n, steps = history.num_steps, history.tensors
         batch_first = tree_map(lambda tensor: tensor[:n, self._running].transpose(0, 1), steps)
         size = [len(self._running), n]
         return Trajectories(TensorDict(batch_first, batch_size=size), torch.full(size[:1], n))
 
-    def _record(
+    def _fields(
         self, answer: tuple[DictTensor, DictTensor, DictTensor], outcome: DictTensor
     ) -> dict[str, Any]:
         """Return the fields of one step.
@@ -231,22 +366,6 @@ class EpisodePlan:
     endless: bool
 
 
-def first_env(
-    create_env: Callable[..., VecEnv], env_args: Mapping[str, Any], seed: int
-) -> tuple[Any, Callable[[], Any]]:
-    """Return the first environment of a new group, and a function that closes the group's.
-
-    Raises
-    ------
-    TypeError
-        The groups are not `GymEnv`s.
-    """
-    group = create_env(**{**env_args, "seed": seed})
-    if not isinstance(group, GymEnv):
-        raise TypeError(f"a {type(group).__name__} has no Gymnasium environments")
-    return group.first_env, group.close
-
-
 class Weights(NamedTuple):
     """An argument for the agent's `update`, and its version number.
 
@@ -257,32 +376,24 @@ class Weights(NamedTuple):
     sent: Any = None
 
 
-class Begun(NamedTuple):
-    """The number of environments of a group that has begun to play, and the layout of a step.
+class Played(NamedTuple):
+    """What a group has played.
 
-    `layout` is ``None`` if the owner knows it already, or if no environment is running.
+    Attributes
+    ----------
+    n_envs, n_running : int
+        How many environments the group has, and how many of them are still running.
+    steps : list of Steps
+        With arrays in place of tensors; the rows are those of the result.
     """
 
     n_envs: int
-    layout: Any
-
-
-class Part(NamedTuple):
-    """Describes the steps in a filled buffer.
-
-    Lane i of the buffer holds ``lengths[i]`` steps for row ``first_row + i`` of the result, from
-    time `start` on. If `finished` is true, no further buffer is needed.
-    """
-
-    first_row: int
-    start: int
-    lengths: list[int]
-    finished: bool
     n_running: int
+    steps: list[Steps]
 
 
 class EpisodeWorker:
-    """Plays the episodes of one group; each call of `collect` fills one buffer.
+    """Plays the episodes of one group.
 
     Parameters
     ----------
@@ -293,10 +404,6 @@ class EpisodeWorker:
     def __init__(self, plan: EpisodePlan, context: GroupContext) -> None:
         self._context = context
         self._plan = plan
-        self._buffers: dict[int, TimeBuffer] = {}
-        # What each buffer is to hold: the first row, the first time, and the number of lanes.
-        self._segments: Iterator[tuple[int, int, int]] = iter(())
-        self._segment: tuple[int, int, int] | None = None
         self._stopped_by: BaseException | None = None
         self._version = 0
         (noise, _), *_ = seed_groups(plan.seeds[context.group], [0])
@@ -321,46 +428,49 @@ class EpisodeWorker:
         """Return how many environments the group has."""
         return self._loop.n_envs
 
-    def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> Begun:
-        """Begin to play `num` whole episodes, which fill the result from row `first_row` on."""
-        return self._begin(self._segments_of_episodes(first_row, num, args), weights)
+    def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> Played:
+        """Play `num` whole episodes, which fill the result from row `first_row` on."""
+        loop, steps = self._loop, []
+        with self._playing(weights):
+            for begin in range(0, num, loop.n_envs):
+                n = min(loop.n_envs, num - begin)
+                loop.start(n, args.rows(slice(begin, begin + n)))
+                steps.append((first_row + begin, loop.play(n, None, self._context.beat)))
+        return self._played(steps)
 
     def reset(self, args: EpisodeArgs) -> None:
         """Start an episode in each of the group's lanes; `args` has rows for all groups' lanes."""
         with self._streams.in_place(), torch.no_grad():
             self._loop.start(self._loop.n_envs, args.rows(self._rows))
 
-    def chunk(self, agent_info: DictTensor | None, weights: Weights) -> Begun:
-        """Begin to step the running lanes until one buffer is full.
-
-        `agent_info` has rows for all groups' lanes.
-        """
-        self._loop.forget_history()
-        if agent_info is not None:
-            self._loop.inform(agent_info[self._rows][torch.as_tensor(self._loop.running)])
-        n_envs = self._loop.n_envs if len(self._loop.running) else 0
-        return self._begin(iter([(self._rows.start, 0, n_envs)] if n_envs else []), weights)
-
-    def _begin(self, segments: Iterator[tuple[int, int, int]], weights: Weights) -> Begun:
-        self._update(weights)
-        layout = None
-        with self._streams.in_place(), torch.no_grad():
-            self._segments, self._segment = segments, next(segments, None)
-            if self._segment is not None and not self._buffers:
-                layout = self._loop.layout()
-        return Begun(self._loop.n_envs, layout)
-
-    def _segments_of_episodes(
-        self, first_row: int, num: int, args: EpisodeArgs
-    ) -> Iterator[tuple[int, int, int]]:
+    def chunk(self, agent_info: DictTensor | None, weights: Weights) -> Played:
+        """Step the running lanes `n_timesteps` times; `agent_info` has rows for all groups."""
         loop = self._loop
-        for begin in range(0, num, loop.n_envs):
-            n = min(loop.n_envs, num - begin)
-            loop.start(n, args.rows(slice(begin, begin + n)))
-            start = 0
-            while (loop.running < n).any():
-                yield first_row + begin, start, n
-                start += self._plan.n_timesteps
+        with self._playing(weights):
+            if agent_info is not None:
+                loop.inform(agent_info[self._rows][torch.as_tensor(loop.running)])
+            steps = loop.play(loop.n_envs, self._plan.n_timesteps, self._context.beat)
+        return self._played([(self._rows.start, steps)])
+
+    @contextmanager
+    def _playing(self, weights: Weights) -> Iterator[None]:
+        """Load new weights, and let the block play with the group's random generators.
+
+        Raises
+        ------
+        ClosedError
+            An earlier call was stopped in the middle of a step.
+        """
+        if self._stopped_by is not None:
+            name = type(self._stopped_by).__name__
+            raise ClosedError(f"a {name} stopped the episodes in the middle of a step")
+        self._update(weights)
+        try:
+            with self._streams.in_place(), torch.no_grad():
+                yield
+        except BaseException as error:
+            self._stopped_by = error
+            raise
 
     def _update(self, weights: Weights) -> None:
         if weights.version == self._version:
@@ -375,63 +485,14 @@ class EpisodeWorker:
         # Set last, so that an update that was interrupted by Ctrl-C is repeated.
         self._version = weights.version
 
-    def collect(self, index: int) -> Part:
-        """Fill buffer `index` with steps of the running lanes.
-
-        Raises
-        ------
-        ClosedError
-            An earlier call was stopped in the middle of a step.
-        """
-        if self._stopped_by is not None:
-            name = type(self._stopped_by).__name__
-            raise ClosedError(f"a {name} stopped the episodes in the middle of a step")
-        if self._segment is None:
-            return Part(0, 0, [], finished=True, n_running=len(self._loop.running))
-        first_row, start, n_wanted = self._segment
-        try:
-            with self._streams.in_place(), torch.no_grad():
-                lengths = self._fill(index, n_wanted)
-                self._segment = next(self._segments, None)
-        except BaseException as error:
-            self._stopped_by = error
-            raise
-        filled = slice(0, int(np.max(lengths)))
-        name = buffers_name(self._context.group)
-        self._context.send(name, index, lambda steps: take(steps, filled))
-        return Part(
-            first_row,
-            start,
-            lengths[:n_wanted].tolist(),
-            finished=self._segment is None,
-            n_running=len(self._loop.running),
-        )
-
-    def _fill(self, index: int, n_wanted: int) -> NDArray[np.int64]:
-        """Step until the buffer is full or none of the first `n_wanted` lanes is running.
-
-        Return the number of steps of each lane.
-        """
-        memory = self._context.buffer(buffers_name(self._context.group), index)
-        # Several indices may mean the same memory.
-        buffer = self._buffers.get(id(memory))
-        if buffer is None:
-            buffer = self._buffers[id(memory)] = TimeBuffer(memory)
-        lengths = np.zeros(self._loop.n_envs, np.int64)
-        for t in range(self._plan.n_timesteps):
-            running = self._loop.running
-            if not (running < n_wanted).any():
-                break
-            self._context.beat()
-            lengths[running] += 1
-            self._loop.step(buffer, t)
-        return lengths
+    def _played(self, parts: Sequence[tuple[int, Steps | None]]) -> Played:
+        steps = [
+            as_arrays(part._replace(rows=first + part.rows))
+            for first, part in parts
+            if part is not None
+        ]
+        return Played(self._loop.n_envs, len(self._loop.running), steps)
 
     def close(self) -> None:
         """Close the agent and the environments."""
         self._loop.close()
-
-
-def buffers_name(group: int) -> str:
-    """Return the name of a group's buffers."""
-    return f"steps-{group}"

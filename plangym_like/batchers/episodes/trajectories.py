@@ -312,11 +312,17 @@ def _cat_infos(name: str, infos: list[Any]) -> Any:
 
 
 class Steps(NamedTuple):
-    """Steps for n rows of the result, from time `start` on: `tensors` are ``(T, n, ...)``."""
+    """The first steps of some rows of a result: `tensors` are ``(T, n, ...)``.
+
+    Attributes
+    ----------
+    rows, lengths : Tensor int64 ``(n,)``
+        The rows, and how many steps each of them has; later steps hold any values.
+    tensors : tree of Tensor
+    """
 
     rows: torch.Tensor
     lengths: torch.Tensor
-    start: int
     tensors: Any
 
 
@@ -331,6 +337,7 @@ def assemble(
     Parameters
     ----------
     parts : sequence of Steps
+        Each row is in one of them.
     rows : sequence of int
         The rows to return, in ascending order.
     agent_info, env_info : DictTensor, optional
@@ -340,7 +347,7 @@ def assemble(
     place[torch.tensor(rows)] = torch.arange(len(rows))
     lengths = torch.zeros(len(rows), dtype=torch.int64)
     for part in parts:
-        lengths[place[part.rows]] += part.lengths
+        lengths[place[part.rows]] = part.lengths
     longest = int(lengths.max())
     padding = torch.arange(longest) >= lengths[:, None]
     is_padded = bool(padding.any())
@@ -349,7 +356,7 @@ def assemble(
         first = tensors[0]
         whole = torch.zeros((len(rows), longest, *first.shape[2:]), dtype=first.dtype)
         for part, steps in zip(parts, tensors, strict=True):
-            whole[place[part.rows], part.start : part.start + len(steps)] = steps.transpose(0, 1)
+            whole[place[part.rows], : len(steps)] = steps.transpose(0, 1)
         if is_padded:
             whole.masked_fill_(padding.view(*padding.shape, *(1,) * (whole.ndim - 2)), 0)
         return whole

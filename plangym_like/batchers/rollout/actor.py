@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.buffers import copy_actions
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
 from plangym_like.batchers.trees import (
     as_arrays,
     as_tensors,
+    copy_actions,
     empty,
     tensor_layout,
     to_device,

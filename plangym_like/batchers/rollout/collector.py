@@ -1,31 +1,39 @@
-"""`Collector`: steps lanes with an actor, and fills buffers; `RolloutWorker`: one in a worker."""
+"""`Collector`: steps lanes with an actor; `RolloutIterator`: yields the fragments."""
 
 from __future__ import annotations
 
+import abc
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.buffers import copy_actions, copy_fitting
 from plangym_like.batchers.randomness import GroupSeed, RandomStreams, without_trace
 from plangym_like.batchers.rollout.actor import BaseActorModule
 from plangym_like.batchers.rollout.fragment import (
     Columns,
+    Final,
+    Fragment,
     FragmentBuffer,
+    FragmentInfos,
     FragmentOptions,
     InfoColumns,
+    Inputs,
+    State,
     fragment_layout,
     without_empty_rows,
 )
 from plangym_like.batchers.stepping import EpisodeLanes
 from plangym_like.batchers.trees import (
+    as_arrays,
     as_tensors,
     clone_tree,
+    copy_actions,
+    copy_fitting,
     copy_to,
     empty,
     tensor_layout,
@@ -33,6 +41,7 @@ from plangym_like.batchers.trees import (
 )
 from plangym_like.batchers.weights import load_weights
 from plangym_like.batchers.workers.backend import GroupContext
+from plangym_like.batchers.workers.group import Closable
 from plangym_like.errors import InputError
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
@@ -367,8 +376,155 @@ def _brief(value: Any) -> str:
     return text if len(text) < 200 else f"{text[:200]}..."
 
 
-# Names in the memory that all groups share.
-ACTOR, BUFFERS = "actor", "buffers"
+class FragmentAssembler:
+    """Joins buffers and copies them to a device.
+
+    For a GPU, buffers are joined in page-locked memory and copied from there asynchronously. Torch
+    reuses that memory only when the copy is complete.
+
+    Parameters
+    ----------
+    options : FragmentOptions
+    device : torch.device or str, optional
+    pinned : bool
+        See `plangym_like.batchers.rollout.multi.rollout`.
+
+    Raises
+    ------
+    InputError
+        A GPU is needed, but torch finds none.
+    """
+
+    def __init__(
+        self,
+        options: FragmentOptions,
+        *,
+        device: torch.device | str | None,
+        pinned: bool = False,
+    ) -> None:
+        self._device = torch.device("cpu" if device is None else device)
+        self._pinned = pinned or self._device.type == "cuda"
+        if self._pinned and not torch.cuda.is_available():
+            raise InputError(
+                f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
+            )
+        self._options = options
+        self._infos = FragmentInfos()
+
+    def assemble(self, memories: Sequence[Any], infos: Sequence[Columns]) -> Fragment:
+        """Return one fragment, in new memory, with the lanes of all buffers side by side.
+
+        Parameters
+        ----------
+        memories : sequence of tree of Tensor
+            The memory of each `FragmentBuffer`.
+        infos : sequence of dict
+            The environments' infos that belong to each memory; see `InfoColumns`.
+        """
+        without_finals = [{**memory, "final": None} for memory in memories]
+        whole = tree_map(lambda *parts: self._join(parts), *without_finals)
+        steps = whole["steps"]
+        fragment = Fragment(
+            state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
+            actor=steps["actor"],
+            env=self._infos.join(infos, *memories[0]["steps"]["fin"].shape),
+            bootstrap=whole["bootstrap"],
+            hx=whole["hx"],
+            version=whole["version"][0],
+            before=Inputs(None, *(whole["before"][name] for name in ("act", "rew", "fin"))),
+            final=_join_finals(memories) if self._options.keep_final else None,
+            sticky=self._options.sticky,
+        )
+        if self._device.type == "cpu":
+            return fragment
+        return fragment.to(self._device, non_blocking=self._pinned)
+
+    def _join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Join tensors along dimension 1."""
+        if not self._pinned:
+            return torch.cat(tuple(parts), 1)
+        first = parts[0]
+        shape = (len(first), sum(part.shape[1] for part in parts), *first.shape[2:])
+        target = torch.empty(shape, dtype=first.dtype, pin_memory=True)
+        return torch.cat(tuple(parts), 1, out=target)
+
+
+def _join_finals(memories: Sequence[Any]) -> Final:
+    finals, first = [], 0
+    for memory in memories:
+        final = memory["final"]
+        rows = slice(0, int(final["count"]))
+        parts = take({name: final[name] for name in Final._fields}, rows)
+        finals.append({**parts, "lane": parts["lane"] + first})
+        first += memory["version"].shape[1]
+    whole = Final(**tree_map(lambda *parts: torch.cat(parts), *finals))
+    return whole._replace(hx=tree_map(lambda state: state.transpose(0, 1), whole.hx))
+
+
+@dataclass
+class RolloutStats:
+    """Statistics of a rollout iterator so far.
+
+    Attributes
+    ----------
+    batches : int
+        Fragments that were yielded.
+    steps : int
+        Steps of all lanes in these fragments, including those of frozen lanes.
+    version : int
+        The number of times that the actor's weights have changed between two fragments.
+    discarded : int
+        Buffers discarded because they were filled with weights that were too old. A fragment of
+        `multi.rollout` consists of `n_per_batch` buffers.
+    waited : float
+        Seconds that the iterator spent waiting for fragments.
+    """
+
+    batches: int = 0
+    steps: int = 0
+    version: int = 0
+    discarded: int = 0
+    waited: float = 0.0
+
+
+class RolloutIterator(Closable):
+    """Yields fragments without end.
+
+    An error closes the iterator. Later calls of ``next`` raise `ClosedError`; they never end the
+    caller's loop silently.
+
+    Attributes
+    ----------
+    stats : RolloutStats
+    """
+
+    def __init__(self) -> None:
+        self.stats = RolloutStats()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Fragment:
+        self._check_open()
+        try:
+            fragment = self._next()
+        except Exception as error:
+            self._end = f"failed with {type(error).__name__}: {error}"
+            self._close()
+            if isinstance(error, StopIteration):
+                # A StopIteration would end the caller's loop without an error.
+                raise RuntimeError("the actor or an environment raised StopIteration") from error
+            raise
+        self.stats.batches += 1
+        self.stats.steps += fragment.state.fin.numel()
+        return fragment
+
+    @abc.abstractmethod
+    def _next(self) -> Fragment: ...
+
+
+# The name of the actor's weights, for `GroupContext.load`.
+ACTOR = "actor"
 
 
 @dataclass(frozen=True)
@@ -384,11 +540,26 @@ class RolloutPlan:
     close: bool
 
 
-class RolloutWorker:
-    """Fills buffers with fragments, on request.
+class Collected(NamedTuple):
+    """A group's part of a fragment.
 
-    A request contains only the index of a buffer. Steps and weights are in shared memory.
+    Attributes
+    ----------
+    memory : tree of array
+        The memory of a `FragmentBuffer`.
+    infos : dict
+        See `InfoColumns`.
+    version : int
+        The version of the actor's weights.
     """
+
+    memory: Any
+    infos: Columns
+    version: int
+
+
+class RolloutWorker:
+    """Collects the fragments of one group, on request."""
 
     def __init__(self, plan: RolloutPlan, context: GroupContext) -> None:
         seed, states, count = plan.seeds[context.group], plan.states, plan.n_per_actor
@@ -397,7 +568,7 @@ class RolloutWorker:
             self._lanes = lanes_from(plan.factory, count)
         self._plan = plan
         self._context = context
-        self._buffers: dict[int, FragmentBuffer] = {}
+        self._buffer: FragmentBuffer | None = None
         # A copy, since one process may host several groups and the owner's actor.
         self._actor = copy.deepcopy(plan.actor)
         self._version = -1
@@ -414,26 +585,18 @@ class RolloutWorker:
             own_process=context.own_process,
         )
 
-    def describe(self) -> Any:
-        """Return the layout of a buffer."""
-        return self._collector.describe()
-
-    def collect(self, index: int) -> Columns:
-        """Collect the next fragment with the newest weights, and write it into buffer `index`.
-
-        Return the numbers in the environments' infos.
-        """
+    def collect(self) -> Collected:
+        """Collect the next fragment with the newest weights."""
         if (newer := self._context.load(ACTOR, self._version)) is not None:
             self._version, weights = newer
             load_weights(self._actor, weights)
-        memory = self._context.buffer(BUFFERS, index)
-        # Several indices may mean the same memory.
-        buffer = self._buffers.get(id(memory))
-        if buffer is None:
-            buffer = self._buffers[id(memory)] = FragmentBuffer(memory)
-        infos = self._collector.collect(buffer, self._version)
-        self._context.send(BUFFERS, index, without_empty_rows)
-        return infos
+        if self._buffer is None:
+            self._buffer = FragmentBuffer(empty(self._collector.describe(), ()))
+        infos = self._collector.collect(self._buffer, self._version)
+        memory = without_empty_rows(self._buffer.memory)
+        # In a worker process, the memory is copied when the result is sent.
+        memory = memory if self._context.own_process else clone_tree(memory)
+        return Collected(as_arrays(memory), infos, self._version)
 
     def close(self) -> None:
         """Close the environments, unless the user gave ``close=False``."""

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.buffers import TimeBuffer
 from plangym_like.batchers.stepping import Outcome
 from plangym_like.batchers.trees import (
+    TimeBuffer,
     as_arrays,
     as_observation,
     as_torch_dtype,

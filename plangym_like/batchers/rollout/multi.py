@@ -14,9 +14,15 @@ import torch
 
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
-from plangym_like.batchers.rollout.collector import ACTOR, BUFFERS, RolloutPlan, RolloutWorker
+from plangym_like.batchers.rollout.collector import (
+    ACTOR,
+    FragmentAssembler,
+    RolloutIterator,
+    RolloutPlan,
+    RolloutWorker,
+)
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
-from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
+from plangym_like.batchers.trees import as_tensors
 from plangym_like.batchers.weights import ActorWeights
 from plangym_like.batchers.workers.backend import Workers
 from plangym_like.batchers.workers.group import Job, WorkerGroup
@@ -24,7 +30,6 @@ from plangym_like.errors import InputError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.make_lanes import EnvSource
-from plangym_like.vector.samples import sample_of
 from plangym_like.vector.start_states import StartStates
 
 
@@ -55,17 +60,11 @@ class PooledRollout(RolloutIterator):
             workers,
             name="rollout",
             preload=("plangym_like.batchers.rollout.collector",),
-            sample=sample_of(plan.factory),
         )
         self._workers.publish(ACTOR, self._weights.tree)
-        self._begun = self._workers.submit(0, "describe")
-        for group in range(1, self._n_actors):
-            self._workers.submit(group, "describe")
-        self._buffers: Any = None
-        self._free: deque[int] = deque()
         # Parts of the next fragment; a Ctrl-C while waiting for the rest loses nothing.
         self._gathered: list[Job] = []
-        # Jobs that fill buffers, in the order of submission.
+        # Jobs that collect parts, in the order of submission.
         self._pending: deque[Job] = deque()
         self._num_dispatched = [0] * self._n_actors
 
@@ -81,42 +80,32 @@ class PooledRollout(RolloutIterator):
                 self._workers.publish(ACTOR, self._weights.tree)
         self.stats.version = self._weights.version
         start = time.perf_counter()
-        if self._buffers is None:
-            self._begin()
         # A Ctrl-C may interrupt the wait for jobs or the copying of a fragment; the next call does
-        # this work again. Elsewhere, a Ctrl-C is deferred, because it could lose a buffer or give
-        # one buffer to two actors.
+        # this work again. Elsewhere, a Ctrl-C is deferred, because it could lose a part.
         jobs = self._gathered
         while len(jobs) < self._n_per_batch:
             with interrupts_deferred():
                 self._dispatch(wanted=self._n_per_batch - len(jobs))
             self._gather()
         self.stats.waited += time.perf_counter() - start
-        buffers = [job.args[0] for job in jobs]
-        records = [self._buffers[buffer] for buffer in buffers]
-        fragment = self._assembler.assemble(records, [job.result for job in jobs])
+        parts = [job.result for job in jobs]
+        memories = [as_tensors(part.memory) for part in parts]
+        fragment = self._assembler.assemble(memories, [part.infos for part in parts])
         with interrupts_deferred():
-            self._free.extend(buffers)
             self._gathered = []
+            for job in jobs:
+                self._workers.release(job)
         return fragment
 
-    def _begin(self) -> None:
-        """Wait until the layout of a fragment is known, and make the buffers."""
-        self._workers.wait_until_done(self._begun)
-        with interrupts_deferred():
-            self._workers.wait(0.0, self._begun)
-            self._free = deque(range(self._n_buffers))
-            self._buffers = self._workers.make_buffers(BUFFERS, self._begun.result, self._n_buffers)
-
     def _dispatch(self, wanted: int) -> None:
-        """Let actors fill the free buffers, as far ahead as `max_lag` allows.
+        """Let actors collect as many parts as there are buffers, and as `max_lag` allows.
 
-        `wanted` is the number of buffers that the next fragment still needs.
+        `wanted` is the number of parts that the next fragment still needs.
         """
-        most = self._n_buffers
+        most = self._n_buffers - len(self._gathered)
         if self._max_lag is not None:
             most = min(most, wanted + self._max_lag * self._n_per_batch)
-        while self._free and len(self._pending) < most:
+        while len(self._pending) < most:
             if self._ordered:
                 group = sum(self._num_dispatched) % self._n_actors
             else:
@@ -125,29 +114,28 @@ class PooledRollout(RolloutIterator):
                     range(self._n_actors),
                     key=lambda group: (busy[group], self._num_dispatched[group]),
                 )
-            self._pending.append(self._workers.submit(group, "collect", self._free.popleft()))
+            self._pending.append(self._workers.submit(group, "collect"))
             self._num_dispatched[group] += 1
 
     def _gather(self) -> None:
-        """Wait for the next buffer; discard it if it was filled with weights that are too old."""
+        """Wait for the next part; discard it if it was collected with weights that are too old."""
         wanted = self._pending[0] if self._ordered else None
         self._workers.wait_until_done(wanted)
         with interrupts_deferred():
             job = self._workers.wait(0.0, wanted)
-            if job is None or job.method != "collect":
+            if job is None:
                 return
             self._pending.remove(job)
             if self._is_too_old(job):
                 self.stats.discarded += 1
-                self._free.append(job.args[0])
+                self._workers.release(job)
             else:
                 self._gathered.append(job)
 
     def _is_too_old(self, job: Job) -> bool:
         if self._max_lag is None:
             return False
-        version = int(self._buffers[job.args[0]]["version"][0, 0])
-        return self.stats.version - version > self._max_lag
+        return int(self.stats.version - job.result.version) > self._max_lag
 
     def _close(self) -> None:
         self._workers.close()

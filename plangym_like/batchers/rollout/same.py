@@ -11,9 +11,8 @@ import torch
 
 from plangym_like.batchers.randomness import GroupSeed, RandomStreams, seed_groups
 from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
-from plangym_like.batchers.rollout.collector import Collector
+from plangym_like.batchers.rollout.collector import Collector, FragmentAssembler, RolloutIterator
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentBuffer, FragmentOptions
-from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
 from plangym_like.batchers.trees import empty
 from plangym_like.batchers.weights import ActorWeights
 from plangym_like.errors import InputError

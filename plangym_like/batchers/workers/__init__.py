@@ -2,5 +2,5 @@
 
 - `backend`: `Workers`, the user's choice, and what the three kinds of workers have in common
 - `group`: jobs, which call methods of hosted objects
-- `processes`, `ray`: workers that are processes on this machine, or actors on a Ray cluster
+- `remote`: workers that are processes on this machine, or actors on a Ray cluster
 """

@@ -1,7 +1,7 @@
 """`Workers`: how many workers a batcher has, and where; and what the three kinds have in common.
 
-A worker is this process (`LocalBackend`), a process (`workers.processes`) or an actor on a Ray
-cluster (`workers.ray`). It hosts objects, `HostedObjects`, and each of these has a `GroupContext`.
+A worker is this process (`LocalBackend`), another process, or an actor on a Ray cluster
+(`workers.remote`). It hosts objects, `HostedObjects`, and each of these has a `GroupContext`.
 """
 
 from __future__ import annotations
@@ -9,39 +9,29 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 import os
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import torch
 
-from plangym_like.batchers.trees import empty, tensor_over
+from plangym_like.batchers.trees import tensor_over
 from plangym_like.batchers.weights import VersionedTree
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.sites import check_resources
 from plangym_like.errors import InputError
 from plangym_like.execution.known_ids import know, known_ids
-from plangym_like.execution.short_episode import ShortEpisode
-from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.start_methods import check_start_method
 from plangym_like.results import Future
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.support.arguments import as_count, check_seconds
 from plangym_like.vector.memory import attach_arrays
-from plangym_like.vector.samples import Sample, compare_sample, sample_episode
-from plangym_like.vector.tree import Leaf, take, tree_leaves
+from plangym_like.vector.tree import Leaf
 
 # The future of a method call.
 Call = Future[Any] | concurrent.futures.Future[Any]
-# ``send(name, index, tree)`` sends `tree` to the owner: the content of buffer `index` of `name`.
-Send = Callable[[str, int, Any], None]
 
-# How long a copy of the caller may take to make and play environments.
-_COPY_SECONDS = 10.0
 _RAY_OPTIONS = ("address", "resources", "runtime_env")
 
 
@@ -126,8 +116,6 @@ class Hosting:
         What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
         Modules that all workers use; a fork server imports them once.
-    sample : Sample or None
-        Makes one environment like those of the objects; workers compare it with the caller's.
     """
 
     make_object: Callable[[GroupContext], Any]
@@ -135,7 +123,6 @@ class Hosting:
     workers: Workers
     name: str
     preload: Sequence[str] = ()
-    sample: Sample | None = None
 
     def count_workers(self, num_cores: int) -> int:
         """Return how many workers to start on a machine or cluster with `num_cores` cores."""
@@ -160,23 +147,18 @@ class StoppedError(Exception):
 
 
 class WorkerMemory:
-    """What a worker shares with the owner, or holds as a copy.
+    """What the owner shares with a worker, or sends to it.
 
     Attributes
     ----------
     control : tree of Tensor or None
         Memory of the layout `control_layout`; ``None`` if the worker is the owner's process.
     published : dict of str to VersionedTree
-    buffers : dict of str to list of tree of Tensor
-        A list with a single item means that all buffers of this name are one, which is sent to the
-        owner whenever it has been filled.
     """
 
-    def __init__(self, send: Send | None = None) -> None:
+    def __init__(self) -> None:
         self.control: Any = None
         self.published: dict[str, VersionedTree] = {}
-        self.buffers: dict[str, list[Any]] = {}
-        self.send = send
 
 
 class GroupContext:
@@ -222,26 +204,6 @@ class GroupContext:
         """
         return self._memory.published[name].read(known)
 
-    def buffer(self, name: str, index: int) -> Any:
-        """Return the memory of buffer `index` of `name`, to be filled."""
-        buffers = self._memory.buffers[name]
-        return buffers[index % len(buffers)]
-
-    def send(
-        self, name: str, index: int, trim: Callable[[Any], Any] = lambda content: content
-    ) -> None:
-        """Let the owner read buffer `index` of `name` once the job is done.
-
-        Parameters
-        ----------
-        name : str
-        index : int
-        trim : callable
-            Given the buffer's content, returns the part that the owner needs.
-        """
-        if self._memory.send is not None:
-            self._memory.send(name, index, trim(self.buffer(name, index)))
-
 
 class HostedObjects:
     """One object for each of `groups`. The objects are made in the order of `groups`.
@@ -286,7 +248,7 @@ class HostedObjects:
 
         Parameters
         ----------
-        kind : {"control", "published", "buffers"}
+        kind : {"control", "published"}
             The attribute of `WorkerMemory` that it belongs to.
         """
         (fd,) = fds
@@ -299,13 +261,10 @@ class HostedObjects:
             raise
         if kind == "control":
             self.memory.control = tree
-        elif kind == "published":
-            if name in self.memory.published:
-                self.memory.published[name].close()
-            self.memory.published[name] = VersionedTree(tree, lock)
-        else:
-            count = len(tree_leaves(tree)[0])
-            self.memory.buffers[name] = [take(tree, index) for index in range(count)]
+            return
+        if name in self.memory.published:
+            self.memory.published[name].close()
+        self.memory.published[name] = VersionedTree(tree, lock)
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """Call `method` on the object of `group`, and return its result."""
@@ -375,12 +334,15 @@ class Backend(abc.ABC):
         """Let jobs load `tree` from now on; see `WorkerGroup.publish`."""
 
     @abc.abstractmethod
-    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
-        """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
-
-    @abc.abstractmethod
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         """Call `method` on the object of `group`, after all earlier calls for that group."""
+
+    def result(self, call: Call) -> Any:
+        """Return the result of a call that is done, or raise its exception."""
+        return call.result()
+
+    def release(self, call: Call) -> None:
+        """Reuse the memory of the result of `call`; see `WorkerGroup.release`."""
 
     @abc.abstractmethod
     def wait(self, seconds: float, group: int | None) -> None:
@@ -397,7 +359,7 @@ class Backend(abc.ABC):
     def close(self, timeout: float) -> None:
         """Close the hosted objects; kill workers still running after about `timeout` seconds.
 
-        Trees of tensors that were already read from the workers' memory stay valid.
+        Results that were read before stay valid.
         """
 
 
@@ -421,10 +383,6 @@ class LocalBackend(Backend):
 
     def publish(self, name: str, tree: Any, version: int) -> None:
         self._memory.published[name] = VersionedTree.of(tree, version)
-
-    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
-        self._memory.buffers[name] = [empty(layout, ()) for _ in range(count)]
-        return self._memory.buffers[name]
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -465,76 +423,19 @@ class LocalBackend(Backend):
             hosted.close()
 
 
-# What workers do before they make objects
-
-
 class ObjectMaker:
     """Makes the objects of a worker, with the settings of the process that started the worker.
 
     The settings are the registered ids, which decide what environments a factory makes, and torch's
-    default dtype and precision, which decide how an actor computes. Before the
-    first object is made, a short episode of a new environment is compared with one of the caller,
-    which a copy of the caller's process has played. So the caller makes no environment itself.
-
-    Parameters
-    ----------
-    hosting : Hosting
-    compares : bool
-        Whether to compare the short episodes.
+    default dtype (one of `KnownIds`) and precision, which decide how an actor computes.
     """
 
-    def __init__(self, hosting: Hosting, *, compares: bool = True) -> None:
-        self._make_object, self._sample = hosting.make_object, hosting.sample
-        self._ids, self._dtype = known_ids(), torch.get_default_dtype()
-        self._precision = torch.get_float32_matmul_precision()
-        self._expected: ShortEpisode | None = None
-        if compares and hosting.sample is not None:
-            self._expected = _episode_of_copy(hosting.sample)
-        self._is_prepared = False
+    def __init__(self, make_object: Callable[[GroupContext], Any]) -> None:
+        self._make_object = make_object
+        self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
 
     def __call__(self, context: GroupContext) -> Any:
         """Return the object of a group; runs in the worker."""
-        if not self._is_prepared:
-            know(self._ids)
-            torch.set_default_dtype(self._dtype)
-            torch.set_float32_matmul_precision(self._precision)
-            if self._sample is not None and self._expected is not None:
-                compare_sample(self._sample, self._expected)
-            self._is_prepared = True
+        know(self._ids)
+        torch.set_float32_matmul_precision(self._precision)
         return self._make_object(context)
-
-
-def _episode_of_copy(sample: Sample) -> ShortEpisode | None:
-    """Return `sample_episode`, played in a copy of this process, or ``None`` if this fails.
-
-    It is not tried once JAX is imported, because JAX's threads make such copies hang.
-    """
-    if "jax" in sys.modules:
-        return None
-    try:
-        with warnings.catch_warnings():
-            # Python warns that a copy of a process with threads may hang.
-            warnings.simplefilter("ignore")
-            copy = ExternalProcess(partial(_silent_episode, sample), start_method="fork")
-        try:
-            episode: ShortEpisode | None = copy.apply(_itself).result(_COPY_SECONDS)
-            return episode
-        finally:
-            copy.close(0.0)
-    except Exception:
-        return None
-
-
-def _silent_episode(sample: Sample) -> ShortEpisode | None:
-    # What an environment prints is printed by the workers, too.
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (1, 2):
-        os.dup2(null, descriptor)
-    try:
-        return sample_episode(sample)
-    except BaseException:  # also `SystemExit`, which would end the caller
-        return None
-
-
-def _itself(hosted: Any) -> Any:
-    return hosted

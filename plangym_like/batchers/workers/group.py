@@ -16,10 +16,9 @@ from plangym_like.batchers.workers.backend import (
     LocalBackend,
     Workers,
 )
-from plangym_like.batchers.workers.processes import ProcessBackend
+from plangym_like.batchers.workers.remote import ProcessBackend, RayBackend
 from plangym_like.errors import ClosedError, WorkerTimeoutError
 from plangym_like.support.arguments import as_count
-from plangym_like.vector.samples import Sample
 
 # How often to check that workers make progress.
 _CHECK_SECONDS = 0.25
@@ -81,9 +80,6 @@ class WorkerGroup:
         What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
         Modules that all workers use; a fork server imports them once.
-    sample : callable, optional
-        Returns a new environment like those of the objects, and a function that closes it. Workers
-        compare it with one in a copy of this process (see `plangym_like.vector.samples`).
 
     Raises
     ------
@@ -99,7 +95,6 @@ class WorkerGroup:
         *,
         name: str = "collector",
         preload: Sequence[str] = (),
-        sample: Sample | None = None,
     ) -> None:
         num_groups = as_count("num_groups", num_groups)
         workers = workers or Workers()
@@ -107,7 +102,7 @@ class WorkerGroup:
         self._jobs: list[Job] = []
         self._end: str | None = None
         self._versions: dict[str, int] = {}
-        hosting = Hosting(make_object, num_groups, workers, name, preload, sample)
+        hosting = Hosting(make_object, num_groups, workers, name, preload)
         self._workers: Backend = _start(hosting)
         # When each worker last made progress; whether it was ready then, and its heartbeat count.
         self._progress_at = [time.monotonic()] * self._workers.num_workers
@@ -138,29 +133,11 @@ class WorkerGroup:
         self._workers.publish(name, tree, version)
         return version
 
-    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
-        """Make `count` buffers, which are lent to hosted objects by number.
-
-        A job fills one buffer at most, ``context.buffer(name, index)``, and then calls
-        ``context.send(name, index)``. Nobody else uses the buffer until the owner has read it.
-
-        Parameters
-        ----------
-        name : str
-        layout : tree of Leaf
-            The layout of one buffer.
-        count : int
-
-        Returns
-        -------
-        sequence or dict of tree of Tensor
-            Item i is the content that was last written to buffer i.
-        """
-        self._check_usable()
-        return self._workers.make_buffers(name, layout, count)
-
     def submit(self, group: int, method: str, *args: Any) -> Job:
-        """Schedule a call of `method` on the object of `group`, and return the job."""
+        """Schedule a call of `method` on the object of `group`, and return the job.
+
+        A large result of the job is valid until it is given to `release`.
+        """
         self._check_usable()
         worker = group % self._workers.num_workers
         if not any(self._worker_of(job) == worker for job in self._jobs):
@@ -201,6 +178,10 @@ class WorkerGroup:
                     return None
             self._wait(left, job)
 
+    def release(self, job: Job) -> None:
+        """Reuse the memory that the arrays in the job's result are in."""
+        self._workers.release(job.call)
+
     def wait_until_done(self, job: Job | None = None, timeout: float | None = None) -> bool:
         """Wait until `wait` would return immediately. If the call is interrupted, no job is lost.
 
@@ -225,6 +206,7 @@ class WorkerGroup:
         """Submit a job, wait for it, and return its result."""
         job = self.submit(group, method, *args)
         self.wait(job=job)
+        self.release(job)
         return job.result
 
     def _next_done(self, wanted: Job | None) -> Job | None:
@@ -243,7 +225,7 @@ class WorkerGroup:
         self._jobs.remove(job)
         self._progress_at[self._worker_of(job)] = time.monotonic()
         try:
-            job.result = job.call.result()
+            job.result = self._workers.result(job.call)
         except BaseException as error:
             self._fail(error, job)
         return job
@@ -319,8 +301,6 @@ class WorkerGroup:
 def _start(hosting: Hosting) -> Backend:
     """Start the workers and return them."""
     if hosting.workers.on_ray:
-        from plangym_like.batchers.workers.ray import RayBackend
-
         return RayBackend(hosting)
     if hosting.workers.n == 0:
         return LocalBackend(hosting)

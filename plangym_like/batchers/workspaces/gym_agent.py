@@ -15,10 +15,9 @@ from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plangym_like.batchers.buffers import TimeBuffer, as_actions, named_leaves
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import tensor_layout
+from plangym_like.batchers.trees import TimeBuffer, as_actions, named_leaves, tensor_layout
 from plangym_like.batchers.workspaces.agents import Agent
 from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
@@ -275,8 +274,6 @@ class ParallelGymAgent(Agent):
         # The time of the first row in the buffer, and the workspace that the buffer belongs to.
         self._start = 0
         self._whose: Callable[[], Workspace | None] = lambda: None
-        # All workspaces in which this agent has written.
-        self._written: weakref.WeakSet[Workspace] = weakref.WeakSet()
         self._seeds: tuple[int, ...] | None = None
         # The device of this buffer is the device of the agent.
         self.register_buffer("_place", torch.empty(0), persistent=False)
@@ -307,7 +304,8 @@ class ParallelGymAgent(Agent):
         Raises
         ------
         InputError
-            The environments are not in the states that the workspace holds at t - 1.
+            The environments are not as many steps into their episodes as the workspace says for
+            t - 1: they have been stepped in another workspace, or not at all.
         ActionError
             The actions at t - 1 do not have the shape or dtype that the environments take.
         """
@@ -338,7 +336,7 @@ class ParallelGymAgent(Agent):
             workspace.rewind(t)
 
     def _check_last_row(self, workspace: Workspace, t: int) -> None:
-        """Raise an error unless the row of time `t` is the last row that the environments wrote."""
+        """Raise an error unless environments are as many steps in as the row of time `t` says."""
         last = self._rows.last
         if last is None:
             raise InputError(
@@ -346,32 +344,15 @@ class ParallelGymAgent(Agent):
                 "begun, or their last step was stopped halfway. Call this agent with t=0 first"
             )
         name = self.output + "timestep"
-        is_stale = self._whose() is not workspace and workspace in self._written
-        if not is_stale and (not workspace.has(name, t) or self._equals(last, workspace, t)):
+        if not workspace.has(name, t):
             return
         told, now = workspace.get(name, t).tolist(), last.timestep.tolist()
-        raise InputError(
-            f"at time {t} of this workspace the environments were {told} steps into their "
-            f"episodes, but now they are {now} steps in: they have been stepped elsewhere since. "
-            "Continue where they are, or begin at time 0"
-        )
-
-    def _equals(self, last: EpisodeRow, workspace: Workspace, t: int) -> bool:
-        """Return whether the row of time `t` equals `last`.
-
-        In the workspace in which `last` was written, only the numbers of steps are compared: its
-        observations may have been changed since.
-        """
-        measures = {"timestep": last.timestep}
-        if self._whose() is not workspace:
-            measures["env_obs"] = last.obs
-        for path, array in _named("", measures):
-            name = self.output + path
-            if not workspace.has(name, t):
-                continue
-            if not _same_bits(workspace.get(name, t).detach().cpu(), torch.as_tensor(array)):
-                return False
-        return True
+        if told != now:
+            raise InputError(
+                f"at time {t} of this workspace the environments were {told} steps into their "
+                f"episodes, but now they are {now} steps in: they have been stepped elsewhere "
+                "since. Continue where they are, or begin at time 0"
+            )
 
     def _blank(self, workspace: Workspace, t: int) -> EpisodeRow:
         """Return the `EpisodeRow` into which the results of time `t` are to be written."""
@@ -379,7 +360,6 @@ class ParallelGymAgent(Agent):
         if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
             buffer = self._buffer = self._new_buffer(workspace, t)
             self._whose = weakref.ref(workspace)
-            self._written.add(workspace)
         if buffer.num_steps == buffer.capacity:
             buffer.make_room(2 * buffer.capacity)
         arrays = buffer.row(buffer.num_steps)
@@ -498,13 +478,6 @@ def _named(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
     """Yield the leaves of a tree in order, each with its path, such as ``name/key``."""
     for path, leaf in named_leaves(tree, (name,) if name else ()):
         yield "/".join(path), leaf
-
-
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    if one.dtype is not other.dtype or one.shape != other.shape:
-        return False
-    first, second = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))
-    return torch.equal(first, second)
 
 
 def _size(space: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from plangym_like.batchers.buffers import TimeBuffer
+from plangym_like.batchers.trees import TimeBuffer
 from plangym_like.errors import InputError
 
 

@@ -255,7 +255,11 @@ class AtariKernel(Kernel):
         """
         base, ale = self._base, self._base.ale
         seen = np.empty(base.observation_space.shape or (), np.uint8)
-        kinds = {"rgb": ale.getScreenRGB, "grayscale": ale.getScreenGrayscale, "ram": ale.getRAM}
+        kinds: dict[str, Any] = {
+            "rgb": ale.getScreenRGB,
+            "grayscale": ale.getScreenGrayscale,
+            "ram": ale.getRAM,
+        }
         return partial(kinds[base._obs_type], seen), seen
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome]:

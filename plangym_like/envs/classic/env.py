@@ -41,7 +41,6 @@ from plangym_like.envs.kernel import (
     Outcomes,
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
-from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 _COUNT = struct.Struct("<q")
@@ -79,7 +78,7 @@ class ClassicControlCodec(AttributeCodec):
     def fingerprint_fields(self) -> Mapping[str, Any]:
         signature = self.dynamics.signature(self._base)
         return {
-            "class": qualified_name(type(self._base)),
+            "class": type(self._base).__name__,
             "constants": [*map(repr, signature or ())],
         }
 

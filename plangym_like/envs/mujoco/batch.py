@@ -361,14 +361,11 @@ class RobotKernel(Kernel):
         views = record.views(count)
         simulate(recording.robot, repeat(recording.simulation()), views, actions, ran, rows.cursor)
         rewards, ended, infos = recording.compute_rewards(numbers, actions)
-        if rewards.shape[1] == 1:
-            self._write_frame(rows, block, numbers, rewards, ended, infos, elapsed)
-        else:
-            ended = np.broadcast_to(ended, rewards.shape)
-            over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
-            np.minimum(ran, over + 1, out=ran)
-            flags = over < ran, self._late(elapsed + ran)
-            self._write_results(rows, block, numbers, rewards, infos, flags, ran, held)
+        ended = np.broadcast_to(ended, rewards.shape)
+        over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
+        np.minimum(ran, over + 1, out=ran)
+        flags = over < ran, self._late(elapsed + ran)
+        self._write_results(rows, block, numbers, rewards, infos, flags, ran, held)
         self._store(rows, block, source, record.bytes[:count], ran, elapsed)
 
     def _record(self, frames: int) -> Record:
@@ -381,28 +378,6 @@ class RobotKernel(Kernel):
         return record
 
     # Results
-
-    def _write_frame(
-        self,
-        rows: Rows,
-        block: slice,
-        numbers: NDArray[np.float64],
-        rewards: NDArray[Any],
-        ended: NDArray[np.bool_] | bool,
-        infos: dict[str, Any],
-        elapsed: NDArray[np.int64],
-    ) -> None:
-        """Write the results of one frame per row, like `_write_results` with fewer operations."""
-        lead = (block, 0) if rows.inputs.horizon else (block,)
-        rows.n_step[block] = 1
-        # Adding 0 turns -0.0 into 0.0, as sums that begin at 0 do.
-        np.add(rewards[:, 0], 0.0, out=rows.rewards[lead])
-        rows.terminateds[lead] = ended if isinstance(ended, bool) else ended[:, 0]
-        rows.truncateds[lead] = self._late(elapsed + 1)
-        if rows.observations is not None:
-            self._recording.observe(numbers[:, 1], rows.observations[lead])
-        for name, column in rows.columns.items():
-            column[block] = infos[name][:, 0]
 
     def _write_results(
         self,
@@ -485,3 +460,34 @@ def _summed(rewards: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.float
     for frame in range(rewards.shape[1]):
         total += np.where(going[:, frame], rewards[:, frame], 0.0)
     return total
+
+
+# Operations on the data of many simulated frames
+
+
+def length_of(vectors: Array) -> Array:
+    """Return the norm of each vector; as in ``np.linalg.norm``, BLAS computes the dot product."""
+    lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
+    return lengths
+
+
+def total_of(values: Array, axes: int = 1) -> Array:
+    """Flatten the last `axes` axes of `values`, and return the sum over them."""
+    lead = values.shape[: values.ndim - axes]
+    runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
+    sums: Array = np.sum(runs, axis=-1)
+    return sums
+
+
+def put_parts(out: Array, *parts: Array) -> None:
+    """Write `parts`, each ``(..., k)``, one after the other into the last axis of `out`."""
+    at = 0
+    for part in parts:
+        size = part.shape[-1]
+        out[..., at : at + size] = part
+        at += size
+
+
+def rows_of(matrices: Array) -> Array:
+    """Reshape `matrices` from ``(..., m, k)`` to ``(..., m * k)``."""
+    return matrices.reshape(*matrices.shape[:-2], -1)

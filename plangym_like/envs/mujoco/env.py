@@ -20,7 +20,7 @@ import contextlib
 import copy
 import logging
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import gymnasium
@@ -37,9 +37,16 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import Kernel, trial_actions
-from plangym_like.envs.mujoco.batch import RobotKernel
-from plangym_like.envs.mujoco.model import EditedArrays, model_digest, model_settings
-from plangym_like.envs.mujoco.physics import PhysicsCodec, copy_data, derived, drawn
+from plangym_like.envs.mujoco.batch import Robot, RobotKernel
+from plangym_like.envs.mujoco.physics import (
+    INTEGRATION,
+    EditedArrays,
+    ModelSettings,
+    PhysicsCodec,
+    derived,
+    drawn,
+    model_digest,
+)
 from plangym_like.envs.mujoco.robots import robot_for
 from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import SnapshotError
@@ -64,6 +71,8 @@ class MujocoCodec(PhysicsCodec, Codec):
     ----------
     base : gymnasium.envs.mujoco.MujocoEnv
         The robot, reset at least once.
+    robot_class : type of Robot, optional
+        The vectorised step, if there is one for the class of the robot.
     images : bool
         Whether states hold the data that images are rendered from.
     edited : EditedArrays, optional
@@ -72,16 +81,21 @@ class MujocoCodec(PhysicsCodec, Codec):
     Attributes
     ----------
     robot : Robot or None
-        The vectorised step, if there is one for the class of the robot.
     info_types : dict of str to type
         The type of each info as the environment returns it, if there is a vectorised step.
     """
 
-    def __init__(self, base: Any, *, images: bool, edited: EditedArrays | None = None) -> None:
+    def __init__(
+        self,
+        base: Any,
+        robot_class: type[Robot] | None,
+        *,
+        images: bool,
+        edited: EditedArrays | None = None,
+    ) -> None:
         self._base, self._edited = base, edited
         self.info_types: dict[str, type] = {}
         edited_arrays = {} if edited is None else edited.arrays
-        robot_class = robot_for(base)
         self.robot = None if robot_class is None else robot_class(base)
         carried = derived(base.data) if robot_class is None else dict(robot_class.carried(base))
         if images:
@@ -105,8 +119,12 @@ class MujocoCodec(PhysicsCodec, Codec):
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
 
     def settings(self) -> Sequence[Settings]:
-        exact = self.exactness == "exact"
-        return robot_settings(self._base, self._edited_names) if exact else ()
+        if self.exactness != "exact":
+            return ()
+        # Resets change these, but steps do not read them. Resets of Pusher also write `init_qpos`.
+        but = ("cylinder_pos", "goal", "goal_pos", "init_qpos")
+        settings = AttributeSettings(self._base, but)
+        return settings, ModelSettings(self._base.model, self._edited_names)
 
     @property
     def edits_model(self) -> bool:
@@ -164,7 +182,7 @@ class MujocoSimulator(GymnasiumSimulator):
         """Make the robot; MuJoCo's warnings about Gymnasium's own models are only logged."""
         if "xml_file" in self.env_kwargs or callable(self.name):
             env = super().make_env()
-            _declare_observations(env.unwrapped)
+            self._declare_observations(env.unwrapped)
             return env
         usual = mujoco.get_mju_user_warning()
         # Otherwise every worker would print them and write them to a file in the current directory.
@@ -174,6 +192,27 @@ class MujocoSimulator(GymnasiumSimulator):
         finally:
             mujoco.set_mju_user_warning(usual)
 
+    def robot_class(self, base: Any) -> type[Robot] | None:
+        """Return the vectorised step of `base`, or ``None`` if there is none."""
+        return robot_for(base)
+
+    def _declare_observations(self, base: Any) -> None:
+        """Correct the observation space of the robot `base`.
+
+        Gymnasium's pendulums and Reacher declare the shape of their own model's observations, even
+        if the user's model has more joints.
+        """
+        if self.robot_class(base) is None:
+            return
+        shape, declared = np.shape(base._get_obs()), base.observation_space
+        if shape != declared.shape:
+            base.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, declared.dtype)
+
+    @property
+    def _edits_model(self) -> bool:
+        """Whether resets or wrappers may change the model."""
+        return bool(foreign_wrappers(self.env))
+
     def make_codec(self) -> MujocoCodec:
         """Reset the robot, and return its codec."""
         if not isinstance(self.base, GymnasiumMujocoEnv):
@@ -181,12 +220,13 @@ class MujocoSimulator(GymnasiumSimulator):
                 f"{type(self.base).__name__} is not a gymnasium.envs.mujoco.MujocoEnv: this family "
                 "saves only that class"
             )
-        if foreign_wrappers(self.env) or getattr(self.base, "resets_with_code", False):
+        edited = None
+        if self._edits_model:
             edited = EditedArrays(self.base.model, self._moments())
         else:
-            edited = None
             self.reset_once()
-        codec = MujocoCodec(self.base, images=self.render_mode == "rgb_array", edited=edited)
+        images, robot_class = self.render_mode == "rgb_array", self.robot_class(self.base)
+        codec = MujocoCodec(self.base, robot_class, images=images, edited=edited)
         # MuJoCo uses numbers in these arrays as indices without checking them.
         self.checksum = not codec.is_integration
         return codec
@@ -268,9 +308,11 @@ class MujocoSimulator(GymnasiumSimulator):
         return image
 
     def copy_state(self, other: Self) -> None:
-        """Copy the data of `other`, and compute the data that images are rendered from."""
+        """Copy the state of `other`, and compute the data that images are rendered from."""
         model, data = self.base.model, self.base.data
-        copy_data(model, other.base.data, data)
+        state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
+        mujoco.mj_getState(other.base.model, other.base.data, state, INTEGRATION)
+        mujoco.mj_setState(model, data, state, INTEGRATION)
         mujoco.mj_forward(model, data)
 
     def _viewers(self) -> list[Any]:
@@ -282,33 +324,6 @@ class MujocoSimulator(GymnasiumSimulator):
         for free in self._frees or ():
             free()
         super().close()
-
-
-def robot_settings(base: Any, without: Collection[str] = ()) -> tuple[Settings, ...]:
-    """Return everything on which steps of one of Gymnasium's robots depend, except its state.
-
-    `without` are names of arrays of the model that its state rows hold.
-    """
-    # Resets change these, but steps do not read them. Resets of Pusher also write to `init_qpos`.
-    targets = [name for name in ("cylinder_pos", "goal", "goal_pos") if name in vars(base)]
-    but = (*targets, "init_qpos") if "cylinder_pos" in targets else targets
-    return (
-        AttributeSettings(base, but),
-        *model_settings(base.model, without),
-    )
-
-
-def _declare_observations(base: Any) -> None:
-    """Correct the observation space of the robot `base`.
-
-    Gymnasium's pendulums and Reacher declare the shape of their own model's observations, even if
-    the user's model has more joints.
-    """
-    if robot_for(base) is None:
-        return
-    shape, declared = np.shape(base._get_obs()), base.observation_space
-    if shape != declared.shape:
-        base.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, declared.dtype)
 
 
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:

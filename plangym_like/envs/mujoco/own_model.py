@@ -22,8 +22,9 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from numpy.typing import ArrayLike, NDArray
 
+from plangym_like.batch.simulator import EnvSource
 from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
-from plangym_like.envs.mujoco.env import MujocoEnv
+from plangym_like.envs.mujoco.env import MujocoEnv, MujocoSimulator
 from plangym_like.envs.mujoco.physics import PARTS
 from plangym_like.errors import EnvApiError, InputError
 from plangym_like.support.arguments import as_count
@@ -157,14 +158,14 @@ def _number(model: Any, kind: str, key: str | int) -> int:
         raise InputError(f"the model has no {kind} {key!r}: {error.args[0]}") from error
 
 
-class MujocoModel:
+class MujocoModel(EnvSource):
     """A MuJoCo model with a reward; calling it returns a new Gymnasium environment.
 
     `make`, `make_vec` and all classes of environments take it in the place of an id. `make_mujoco`
     makes both this and its environment, and documents the parameters.
     """
 
-    plangym_family = "mujoco.own_model:MujocoModelEnv"
+    family = "mujoco.own_model:MujocoModelEnv"
 
     def __init__(
         self,
@@ -321,8 +322,6 @@ class ModelEnv(GymnasiumMujocoEnv):
         date after each step.
     """
 
-    vectorised_step = ModelRobot
-
     def __init__(self, source: MujocoModel, **kwargs: Any) -> None:
         self.source = source
         dt = source.model.opt.timestep * source.n_substeps
@@ -336,11 +335,6 @@ class ModelEnv(GymnasiumMujocoEnv):
         self.fields: dict[str, tuple[int, ...]] = {}
         self.reads_derived = False
         self._learn_fields()
-
-    @property
-    def resets_with_code(self) -> bool:
-        """Whether a function begins episodes; it may change the model."""
-        return callable(self.source.reset)
 
     def _initialize_simulation(self) -> tuple[Any, Any]:
         model = copy.copy(self.source.model)
@@ -553,5 +547,19 @@ def _advance_and_derive(model: Any, data: Any, substeps: int) -> None:
     mujoco.mj_step1(model, data)
 
 
+class ModelSimulator(MujocoSimulator):
+    """A simulator of a `MujocoModel`."""
+
+    def robot_class(self, base: Any) -> type[Robot]:
+        return ModelRobot
+
+    @property
+    def _edits_model(self) -> bool:
+        # A function that begins episodes may change the model.
+        return callable(self.base.source.reset) or super()._edits_model
+
+
 class MujocoModelEnv(MujocoEnv):
     """A `PlanEnv` of a `MujocoModel`; see `plangym_like.make_mujoco`."""
+
+    simulator_class = ModelSimulator

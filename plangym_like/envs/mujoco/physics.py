@@ -1,17 +1,21 @@
-"""The state of one MuJoCo simulation as plain bytes.
+"""The state of one MuJoCo simulation as plain bytes, and its model.
 
 MuJoCo starts each step from its "integration state" (time, positions, velocities, activations, the
 warm start of the solver, controls, applied forces, mocap poses, ...). All other arrays of
 ``MjData`` are derived from it, but not always from the latest state: after ``mj_step``, bodies have
 the positions from before the last integration. So a derived array is saved too if it is read before
-the next step computes it again. See `remembered` for arrays that a step may not compute again.
+the next step computes it again. If a model has flexible bodies, these are all arrays.
+
+State rows do not hold the model, except for the arrays that episodes or wrappers change.
 
 See "The State" in the chapter "Computation" of MuJoCo's documentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import mujoco
@@ -19,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, SnapshotError
+from plangym_like.snapshots.base_settings import Settings
 from plangym_like.states.rows import Row, padded
 
 INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -26,29 +31,8 @@ INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 # Parts with numbers of any size. MuJoCo resets a simulation with larger numbers than `mjMAXVAL`.
 _ANY_SIZE = ("history", "plugin_state", "userdata")
-_RECOMPUTED = """
-act_dot actuator_force actuator_length actuator_moment actuator_velocity B_colind B_rowadr
-B_rownnz body_awake body_awake_ind bvh_aabb_dyn bvh_active cacc cam_xmat cam_xpos cdof cdof_dot
-cfrc_ext cfrc_int cinert crb cvel D_colind D_rowadr D_rownnz dof_awake_ind flexedge_J
-flexedge_J_colind flexedge_J_rowadr flexedge_J_rownnz flexedge_length flexedge_velocity
-flexelem_aabb flexelem_krot flexvert_J flexvert_length flexvert_xpos geom_xmat geom_xpos
-geom_xquat light_xdir light_xpos M moment_colind moment_rowadr moment_rownnz parent_awake_ind
-qacc qacc_smooth qDeriv qfrc_actuator qfrc_adhesion qfrc_bias qfrc_constraint qfrc_damper
-qfrc_fluid qfrc_gravcomp qfrc_inverse qfrc_passive qfrc_smooth qfrc_spring qH qHDiagInv qLD
-qLDiagInv qLDiagSqrtInv qLU qM sensordata site_xmat site_xpos site_xquat subtree_angmom
-subtree_com subtree_linvel ten_J ten_J_colind ten_J_rowadr ten_J_rownnz ten_length ten_velocity
-ten_wrapadr ten_wrapnum tree_awake wrap_obj wrap_xpos xanchor xaxis ximat xipos xiquat xmat
-xpos xquat
-"""
-# Places in sparse matrices, which depend on the model alone.
-_PLACES = """
-C_colind C_rowadr C_rownnz D_diag M_colind M_rowadr M_rownnz mapD2M mapM2C mapM2D mapM2M
-"""
-# The arrays of MjData's buffer that every step computes from the integration state, or that only
-# the model determines, in all versions of MuJoCo since 3.2.
-RECOMPUTED = frozenset((_RECOMPUTED + _PLACES).split())
-# Sleep counters, which stay the same because no tree may sleep.
-ASLEEP = frozenset(("tree_asleep",))
+# The arrays of options that rows can hold.
+_IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
 # A copy of the model's list of plugins, and pointers to their data.
 PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
@@ -76,8 +60,7 @@ class PhysicsCodec:
     ----------
     model, data : MjModel, MjData
     carried : mapping of str to array
-        Contiguous arrays of the simulation that are saved with the integration state and with the
-        arrays that `remembered` returns.
+        Contiguous arrays of the simulation that are saved with the integration state.
 
     Attributes
     ----------
@@ -113,9 +96,9 @@ class PhysicsCodec:
         self.state_nbytes = 8 * self._size
         self.places = _parts(model, data)
         self._names = tuple(self.places)
-        latent = remembered(model, data)
-        self.is_integration = not latent
-        carried = {**carried, **latent}
+        self.is_integration = not model.nflex
+        if model.nflex:
+            carried = {**carried, **derived(data)}
         self.carried = tuple(carried)
         self.slices, self.nbytes = lay_out(carried, self.state_nbytes, self.places)
         # The padding after arrays whose size is not a multiple of 8 bytes.
@@ -215,18 +198,6 @@ def may_sleep(model: Any) -> bool:
     return flag is not None and bool(model.opt.enableflags & int(flag))
 
 
-def remembered(model: Any, data: Any) -> dict[str, NDArray[Any]]:
-    """Return the arrays that the next step may read from `data` before it computes them.
-
-    They are not in the integration state. If `model` has flexible bodies, these are all arrays.
-    Arrays that are new in a version of MuJoCo are included.
-    """
-    found = derived(data)
-    if model.nflex:
-        return found
-    return {name: found[name] for name in found if not (name in RECOMPUTED or name in ASLEEP)}
-
-
 def lay_out(
     arrays: Mapping[str, NDArray[Any]],
     begin: int,
@@ -276,16 +247,6 @@ def address_of(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def copy_data(model: Any, source: Any, target: Any) -> None:
-    """Copy the data of a simulation of `model`; before MuJoCo 3.3, only its integration state."""
-    if hasattr(mujoco, "mj_copyData"):
-        mujoco.mj_copyData(target, model, source)
-        return
-    state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
-    mujoco.mj_getState(model, source, state, INTEGRATION)
-    mujoco.mj_setState(model, target, state, INTEGRATION)
-
-
 def _parts(model: Any, data: Any) -> dict[str, tuple[slice, tuple[int, ...]]]:
     """Return the place and the shape of each part of the integration state, in units of 8 bytes.
 
@@ -297,3 +258,85 @@ def _parts(model: Any, data: Any) -> dict[str, tuple[slice, tuple[int, ...]]]:
         shape = np.shape(getattr(data, name, np.empty(end - begin)))
         places[name] = slice(begin, end), shape
     return places
+
+
+# The model
+
+
+def _model_arrays(model: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays of `model`, except textures."""
+    arrays = {name: getattr(model, name) for name in dir(model) if not name.startswith("_")}
+    return {
+        name: array
+        for name, array in arrays.items()
+        if isinstance(array, np.ndarray) and not name.startswith("tex_")
+    }
+
+
+def model_digest(model: Any, without: Collection[str] = ()) -> str:
+    """Return a digest of the options of `model`, and of its arrays except `without`."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, array in sorted(_model_arrays(model).items()):
+        if name not in without:
+            digest.update(f"{name}{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    option = [name.removeprefix("opt.") for name in without if name.startswith("opt.")]
+    for part in (model.opt, model.stat):
+        left = [name for name in dir(part) if name[0] != "_" and name not in option]
+        digest.update(repr({name: getattr(part, name) for name in left}).encode())
+    return digest.hexdigest()
+
+
+class ModelSettings(Settings):
+    """The model, except textures and the arrays that rows hold.
+
+    Parameters
+    ----------
+    model : mujoco.MjModel
+    without : collection of str
+        The names of arrays that rows hold.
+    """
+
+    def __init__(self, model: Any, without: Collection[str] = ()) -> None:
+        self._model, self._without = model, without
+        self._digest = model_digest(model, without)
+
+    def change(self, *, thorough: bool = False) -> str:
+        # A model has about 500 arrays.
+        if not thorough or model_digest(self._model, self._without) == self._digest:
+            return ""
+        return "an array or an option of the model changed"
+
+
+class EditedArrays:
+    """The arrays of a model, ``opt.gravity`` and the like, that episodes or wrappers change.
+
+    Parameters
+    ----------
+    model : mujoco.MjModel
+    moments : iterable
+        Yields after each reset and step of some episodes.
+
+    Attributes
+    ----------
+    arrays : dict of str to array
+        The arrays that differed at one of these moments from what they were before.
+    """
+
+    def __init__(self, model: Any, moments: Iterable[Any]) -> None:
+        every = _changeable(model)
+        self._first = {name: array.copy() for name, array in every.items()}
+        edited: set[str] = set()
+        for _ in moments:
+            edited |= {n for n in every if every[n].tobytes() != self._first[n].tobytes()}
+        self.arrays = {name: every[name] for name in sorted(edited)}
+
+    def restore(self) -> None:
+        """Set the arrays to what they were before the first reset."""
+        for name, array in self.arrays.items():
+            array[...] = self._first[name]
+
+
+def _changeable(model: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays of `model`, except textures, and the options that rows can hold."""
+    return {**_model_arrays(model), **{name: attrgetter(name)(model) for name in _IN_OPTIONS}}

@@ -6,51 +6,156 @@ rows and frames; operations keep these axes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
-from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.envs.mujoco.batch import (
+    Array,
+    Frames,
+    Look,
+    Robot,
+    length_of,
+    put_parts,
+    rows_of,
+    total_of,
+)
 
-# HalfCheetah, Hopper, Walker2d and Swimmer
+
+class Parts(NamedTuple):
+    """The parts of rewards, each ``(...,)``; `place` and `speed` are ``(..., 2)``.
+
+    `touch` is ``None`` if contacts have no cost.
+    """
+
+    place: Array
+    speed: Array
+    forward: Array
+    effort: Array
+    alive: Array
+    touch: Array | None = None
 
 
-class HalfCheetah(Robot):
-    """HalfCheetah-v5."""
+# HalfCheetah and Swimmer
 
-    run_key = "reward_forward"
+
+class Runner(Robot):
+    """The base of robots that are rewarded for moving forward."""
+
+    hidden = 2
+
+    def motion(self, frames: Frames) -> tuple[Array, Array]:
+        """Return the position and speed in a plane, each ``(..., 2)``."""
+        place = frames.after("qpos")[..., :2]
+        return place, (place - frames.before("qpos")[..., :2]) / self.env.dt
+
+    def effort(self, frames: Frames) -> Array:
+        """Return the costs of the controls, ``(...,)``."""
+        costs: Array = self.env._ctrl_cost_weight * total_of(np.square(frames.actions))
+        return costs
+
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        """Return the infos."""
+        raise NotImplementedError
 
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        env = self.env
-        x = frames.after("qpos")[..., 0]
-        speed = (x - frames.before("qpos")[..., 0]) / env.dt
-        forward = env._forward_reward_weight * speed
-        cost = env._ctrl_cost_weight * total_of(np.square(frames.actions))
-        infos = {
-            "x_position": x,
-            "x_velocity": speed,
-            self.run_key: forward,
-            "reward_ctrl": -cost,
-        }
-        return forward - cost, False, infos
+        place, speed = self.motion(frames)
+        forward, effort = self.env._forward_reward_weight * speed[..., 0], self.effort(frames)
+        infos = self.infos(frames, Parts(place, speed, forward, effort, effort))
+        return forward - effort, False, infos
 
     def observe(self, look: Look, out: Array) -> None:
-        put_parts(out, self.shown_positions(look, 1), look("qvel"))
+        put_parts(out, self.shown_positions(look, self.hidden), look("qvel"))
+
+
+class HalfCheetah(Runner):
+    """HalfCheetah-v5."""
+
+    hidden = 1
+    forward_name = "reward_forward"
+
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        return {
+            "x_position": parts.place[..., 0],
+            "x_velocity": parts.speed[..., 0],
+            self.forward_name: parts.forward,
+            "reward_ctrl": -parts.effort,
+        }
 
 
 class HalfCheetahV4(HalfCheetah):
     """HalfCheetah-v4."""
 
-    run_key = "reward_run"
+    forward_name = "reward_run"
 
 
-class Walker2d(Robot):
+class Swimmer(Runner):
+    """Swimmer-v5."""
+
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        own = {"reward_forward": parts.forward, "reward_ctrl": -parts.effort}
+        return {**moved(parts.place, parts.speed), **own}
+
+
+class SwimmerV4(Swimmer):
+    """Swimmer-v4."""
+
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        return {
+            "reward_fwd": parts.forward,
+            "reward_ctrl": -parts.effort,
+            **moved(parts.place, parts.speed),
+            "forward_reward": parts.forward,
+        }
+
+
+# Walker2d, Hopper and Ant
+
+
+class Legged(Runner):
+    """The base of robots that are also rewarded for being healthy.
+
+    Attributes
+    ----------
+    rewards_end : bool
+        Whether the step that ends an episode still gets the reward for being healthy, as in
+        version 4.
+    """
+
+    rewards_end = False
+
+    def healthy(self, frames: Frames) -> Array:
+        """Return whether the robot is healthy, ``(...,)``."""
+        raise NotImplementedError
+
+    def over(self) -> bool:
+        return bool(self.env._terminate_when_unhealthy and not self.env.is_healthy)
+
+    def touch(self, frames: Frames) -> Array | None:
+        """Return the costs of contacts, ``(...,)``; ``None`` if they have no cost."""
+        return None
+
+    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        env = self.env
+        place, speed = self.motion(frames)
+        healthy, ending = self.healthy(frames), bool(env._terminate_when_unhealthy)
+        rewarded = (healthy | ending).astype(np.float64) if self.rewards_end else healthy
+        alive = rewarded * env._healthy_reward
+        # Version 4 of Ant has no weight.
+        forward = getattr(env, "_forward_reward_weight", 1.0) * speed[..., 0]
+        effort, touch = self.effort(frames), self.touch(frames)
+        costs = effort if touch is None else effort + touch
+        infos = self.infos(frames, Parts(place, speed, forward, effort, alive, touch))
+        return forward + alive - costs, ~healthy if ending else False, infos
+
+
+class Walker2d(Legged):
     """Walker2d-v5."""
 
-    def healthy(self, qpos: Array, qvel: Array) -> Array:
-        """Return whether the robot is upright, ``(...,)``."""
-        env = self.env
+    hidden = 1
+
+    def healthy(self, frames: Frames) -> Array:
+        env, qpos = self.env, frames.after("qpos")
         z, angle = qpos[..., 1], qpos[..., 2]
         low, high = env._healthy_z_range
         least, most = env._healthy_angle_range
@@ -58,42 +163,21 @@ class Walker2d(Robot):
         return upright
 
     def over(self) -> bool:
-        env = self.env
-        qpos = env.data.qpos
-        z, angle = qpos.item(1), qpos.item(2)
+        env, qpos = self.env, self.env.data.qpos
         low, high = env._healthy_z_range
         least, most = env._healthy_angle_range
-        upright = low < z < high and least < angle < most
+        upright = low < qpos.item(1) < high and least < qpos.item(2) < most
         return not upright and env._terminate_when_unhealthy
 
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        env = self.env
-        qpos = frames.after("qpos")
-        speed = (qpos[..., 0] - frames.before("qpos")[..., 0]) / env.dt
-        healthy = self.healthy(qpos, frames.after("qvel"))
-        forward = env._forward_reward_weight * speed
-        cost = env._ctrl_cost_weight * total_of(np.square(frames.actions))
-        alive = self.alive(healthy)
-        ended = ~healthy if env._terminate_when_unhealthy else False
-        infos = self.infos(qpos, speed, forward, cost, alive)
-        return forward + alive - cost, ended, infos
-
-    def alive(self, healthy: Array) -> Array:
-        """Return the reward for being healthy, ``(...,)``."""
-        reward: Array = healthy * self.env._healthy_reward
-        return reward
-
-    def infos(
-        self, qpos: Array, speed: Array, forward: Array, cost: Array, alive: Array
-    ) -> dict[str, Any]:
-        """Return the infos; all arrays have the shape ``(...,)``."""
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        z = frames.after("qpos")[..., 1]
         return {
-            "x_position": qpos[..., 0],
-            "z_distance_from_origin": qpos[..., 1] - self.env.init_qpos[1],
-            "x_velocity": speed,
-            "reward_forward": forward,
-            "reward_ctrl": -cost,
-            "reward_survive": alive,
+            "x_position": parts.place[..., 0],
+            "z_distance_from_origin": z - self.env.init_qpos[1],
+            "x_velocity": parts.speed[..., 0],
+            "reward_forward": parts.forward,
+            "reward_ctrl": -parts.effort,
+            "reward_survive": parts.alive,
         }
 
     def observe(self, look: Look, out: Array) -> None:
@@ -101,27 +185,21 @@ class Walker2d(Robot):
 
 
 class Walker2dV4(Walker2d):
-    """Walker2d-v4, where a step that ends the episode still gets the reward for being healthy."""
+    """Walker2d-v4."""
 
-    def alive(self, healthy: Array) -> Array:
-        env = self.env
-        given = (healthy | bool(env._terminate_when_unhealthy)).astype(np.float64)
-        reward: Array = given * env._healthy_reward
-        return reward
+    rewards_end = True
 
-    def infos(
-        self, qpos: Array, speed: Array, forward: Array, cost: Array, alive: Array
-    ) -> dict[str, Any]:
-        return {"x_position": qpos[..., 0], "x_velocity": speed}
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        return {"x_position": parts.place[..., 0], "x_velocity": parts.speed[..., 0]}
 
 
 class Hopper(Walker2d):
     """Hopper-v5: the whole state except the x position must stay in range, unlike in Walker2d."""
 
-    def healthy(self, qpos: Array, qvel: Array) -> Array:
+    def healthy(self, frames: Frames) -> Array:
         low, high = self.env._healthy_state_range
-        upright = super().healthy(qpos, qvel)
-        for part in (qpos[..., 2:], qvel):
+        upright = super().healthy(frames)
+        for part in (frames.after("qpos")[..., 2:], frames.after("qvel")):
             upright &= ((low < part) & (part < high)).all(axis=-1)
         return upright
 
@@ -130,45 +208,7 @@ class HopperV4(Hopper, Walker2dV4):
     """Hopper-v4."""
 
 
-class Swimmer(Robot):
-    """Swimmer-v5."""
-
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        env = self.env
-        place = frames.after("qpos")[..., :2]
-        speed = (place - frames.before("qpos")[..., :2]) / env.dt
-        forward = env._forward_reward_weight * speed[..., 0]
-        cost = env._ctrl_cost_weight * total_of(np.square(frames.actions))
-        return forward - cost, False, self.infos(place, speed, forward, cost)
-
-    def infos(self, place: Array, speed: Array, forward: Array, cost: Array) -> dict[str, Any]:
-        """Return the infos; all arrays have the shape ``(...,)``."""
-        return {
-            **moved(place, speed),
-            "reward_forward": forward,
-            "reward_ctrl": -cost,
-        }
-
-    def observe(self, look: Look, out: Array) -> None:
-        put_parts(out, self.shown_positions(look, 2), look("qvel"))
-
-
-class SwimmerV4(Swimmer):
-    """Swimmer-v4."""
-
-    def infos(self, place: Array, speed: Array, forward: Array, cost: Array) -> dict[str, Any]:
-        return {
-            "reward_fwd": forward,
-            "reward_ctrl": -cost,
-            **moved(place, speed),
-            "forward_reward": forward,
-        }
-
-
-# Ant
-
-
-class Ant(Robot):
+class Ant(Legged):
     """Ant-v5. The speed of its main body is computed from positions that are one substep old."""
 
     contact_forces = True
@@ -180,13 +220,7 @@ class Ant(Robot):
     def recorded(self) -> dict[str, Array]:
         return {"cfrc_ext": self.env.data.cfrc_ext}
 
-    def over(self) -> bool:
-        env = self.env
-        low, high = env._healthy_z_range
-        return not low <= env.data.qpos.item(2) <= high and env._terminate_when_unhealthy
-
     def healthy(self, frames: Frames) -> Array:
-        """Return whether each state is finite, with its height in the healthy range, ``(...,)``."""
         qpos, qvel = frames.after("qpos"), frames.after("qvel")
         low, high = self.env._healthy_z_range
         z = qpos[..., 2]
@@ -194,41 +228,33 @@ class Ant(Robot):
         upright: Array = finite & (low <= z) & (z <= high)
         return upright
 
-    def contacts(self, forces: Array) -> Array:
-        """Return `forces`, clipped to the range of contact forces, ``(..., bodies, 6)``."""
-        low, high = self.env._contact_force_range
-        clipped: Array = np.clip(forces, low, high)
-        return clipped
-
-    def speed(self, frames: Frames) -> tuple[Array, Array]:
-        """Return the position and speed of the main body, each ``(..., 2)``."""
+    def motion(self, frames: Frames) -> tuple[Array, Array]:
         place = frames.after("torso")[..., :2]
         return place, (place - frames.before("torso")[..., :2]) / self.env.dt
 
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        env = self.env
-        _, speed = self.speed(frames)
-        healthy = self.healthy(frames)
-        forward = speed[..., 0] * env._forward_reward_weight
-        alive = healthy * env._healthy_reward
-        effort = env._ctrl_cost_weight * total_of(np.square(frames.actions))
+    def contacts(self, forces: Array) -> Array:
+        """Return `forces`, clipped to the range of contact forces, ``(..., bodies, 6)``."""
+        clipped: Array = np.clip(forces, *self.env._contact_force_range)
+        return clipped
+
+    def touch(self, frames: Frames) -> Array | None:
         contacts = self.contacts(frames.after("cfrc_ext"))
-        touch = env._contact_cost_weight * total_of(np.square(contacts), 2)
-        qpos = frames.after("qpos")
-        infos = {
-            **moved(qpos[..., :2], speed),
-            "reward_forward": forward,
-            "reward_ctrl": -effort,
-            "reward_contact": -touch,
-            "reward_survive": alive,
+        costs: Array = self.env._contact_cost_weight * total_of(np.square(contacts), 2)
+        return costs
+
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        assert parts.touch is not None
+        return {
+            **moved(frames.after("qpos")[..., :2], parts.speed),
+            "reward_forward": parts.forward,
+            "reward_ctrl": -parts.effort,
+            "reward_contact": -parts.touch,
+            "reward_survive": parts.alive,
         }
-        ended = ~healthy if env._terminate_when_unhealthy else False
-        return forward + alive - (effort + touch), ended, infos
 
     def observe(self, look: Look, out: Array) -> None:
-        env = self.env
         parts = [self.shown_positions(look, 2), look("qvel")]
-        if env._include_cfrc_ext_in_observation:
+        if self.env._include_cfrc_ext_in_observation:
             parts.append(rows_of(self.contacts(look("cfrc_ext")[..., 1:, :])))
         put_parts(out, *parts)
 
@@ -237,6 +263,7 @@ class AntV4(Ant):
     """Ant-v4, where contact forces are optional."""
 
     contact_forces = False
+    rewards_end = True
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -249,33 +276,23 @@ class AntV4(Ant):
     def recorded(self) -> dict[str, Array]:
         return super().recorded() if self.env._use_contact_forces else {}
 
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        env = self.env
-        place, speed = self.speed(frames)
-        healthy = self.healthy(frames)
-        ending = bool(env._terminate_when_unhealthy)
-        forward = speed[..., 0]
-        alive = (healthy | ending).astype(np.float64) * env._healthy_reward
-        effort = env._ctrl_cost_weight * total_of(np.square(frames.actions))
-        costs = effort
-        infos = {
-            "reward_forward": forward,
-            "reward_ctrl": -effort,
-            "reward_survive": alive,
-            **moved(place, speed),
-            "forward_reward": forward,
+    def touch(self, frames: Frames) -> Array | None:
+        return super().touch(frames) if self.env._use_contact_forces else None
+
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        # With contact forces, version 4 returns their costs under this name.
+        control = parts.effort if parts.touch is None else parts.touch
+        return {
+            "reward_forward": parts.forward,
+            "reward_ctrl": -control,
+            "reward_survive": parts.alive,
+            **moved(parts.place, parts.speed),
+            "forward_reward": parts.forward,
         }
-        if env._use_contact_forces:
-            contacts = self.contacts(frames.after("cfrc_ext"))
-            touch = env._contact_cost_weight * total_of(np.square(contacts), 2)
-            costs = effort + touch
-            infos["reward_ctrl"] = -touch  # Gymnasium's name for it in version 4
-        return forward + alive - costs, ~healthy if ending else False, infos
 
     def observe(self, look: Look, out: Array) -> None:
-        env = self.env
         parts = [self.shown_positions(look, 2), look("qvel")]
-        if env._use_contact_forces:
+        if self.env._use_contact_forces:
             parts.append(rows_of(self.contacts(look("cfrc_ext"))))
         put_parts(out, *parts)
 
@@ -283,51 +300,27 @@ class AntV4(Ant):
 # Humanoid and HumanoidStandup
 
 
-class _Humanoid(Robot):
-    """The base class of all humanoids, with the observation of version 5."""
+class Humanoid(Legged):
+    """Humanoid-v5. The speed of its centre of mass uses positions that are one substep old."""
 
     contact_forces = True
+
+    @classmethod
+    def carried(cls, env: Any) -> dict[str, Array]:
+        return {"xipos": env.data.xipos}
 
     def recorded(self) -> dict[str, Array]:
         data = self.env.data
         names = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ten_length", "ten_velocity")
         return {name: getattr(data, name) for name in names}
 
-    def observe(self, look: Look, out: Array) -> None:
-        env = self.env
-        parts = [self.shown_positions(look, 2), look("qvel")]
-        if env._include_cinert_in_observation is True:
-            parts.append(rows_of(look("cinert")[..., 1:, :]))
-        if env._include_cvel_in_observation is True:
-            parts.append(rows_of(look("cvel")[..., 1:, :]))
-        if env._include_qfrc_actuator_in_observation is True:
-            parts.append(look("qfrc_actuator")[..., 6:])
-        if env._include_cfrc_ext_in_observation is True:
-            parts.append(rows_of(look("cfrc_ext")[..., 1:, :]))
-        put_parts(out, *parts)
-
-
-class Humanoid(_Humanoid):
-    """Humanoid-v5. The speed of its centre of mass uses positions that are one substep old."""
-
-    @classmethod
-    def carried(cls, env: Any) -> dict[str, Array]:
-        return {"xipos": env.data.xipos}
-
-    def over(self) -> bool:
-        env = self.env
-        low, high = env._healthy_z_range
-        return not low < env.data.qpos.item(2) < high and env._terminate_when_unhealthy
-
     def healthy(self, frames: Frames) -> Array:
-        """Return whether the robot's height is in its healthy range, ``(...,)``."""
         z = frames.after("qpos")[..., 2]
         low, high = self.env._healthy_z_range
         upright: Array = (low < z) & (z < high)
         return upright
 
-    def speed(self, frames: Frames) -> tuple[Array, Array]:
-        """Return the position and speed of the centre of mass, each ``(..., 2)``."""
+    def motion(self, frames: Frames) -> tuple[Array, Array]:
         place = self._centre(frames.after("xipos"))
         return place, (place - self._centre(frames.before("xipos"))) / self.env.dt
 
@@ -336,110 +329,114 @@ class Humanoid(_Humanoid):
         centre: Array = (np.einsum("b,nfbj->nfj", mass, places) / mass.sum())[..., :2]
         return centre
 
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        env = self.env
-        _, speed = self.speed(frames)
-        healthy = self.healthy(frames)
-        forward = env._forward_reward_weight * speed[..., 0]
-        alive = healthy * env._healthy_reward
-        effort = env._ctrl_cost_weight * total_of(np.square(frames.after("ctrl")))
-        touch = env._contact_cost_weight * total_of(np.square(frames.after("cfrc_ext")), 2)
-        touch = np.clip(touch, *env._contact_cost_range)
+    def effort(self, frames: Frames) -> Array:
+        costs: Array = self.env._ctrl_cost_weight * total_of(np.square(frames.after("ctrl")))
+        return costs
+
+    def touch(self, frames: Frames) -> Array | None:
+        costs = self.env._contact_cost_weight * total_of(np.square(frames.after("cfrc_ext")), 2)
+        clipped: Array = np.clip(costs, *self.env._contact_cost_range)
+        return clipped
+
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        assert parts.touch is not None
         qpos = frames.after("qpos")
-        infos = {
+        return {
             "x_position": qpos[..., 0],
             "y_position": qpos[..., 1],
             "tendon_length": frames.after("ten_length"),
             "tendon_velocity": frames.after("ten_velocity"),
             # The first two keys, which are in `moved` too, keep their order in the dict.
-            **moved(qpos[..., :2], speed),
-            "reward_survive": alive,
-            "reward_forward": forward,
-            "reward_ctrl": -effort,
-            "reward_contact": -touch,
+            **moved(qpos[..., :2], parts.speed),
+            "reward_survive": parts.alive,
+            "reward_forward": parts.forward,
+            "reward_ctrl": -parts.effort,
+            "reward_contact": -parts.touch,
         }
-        ended = ~healthy if env._terminate_when_unhealthy else False
-        return forward + alive - (effort + touch), ended, infos
+
+    def observe(self, look: Look, out: Array) -> None:
+        parts = [self.shown_positions(look, 2), look("qvel")]
+        for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext"):
+            if getattr(self.env, f"_include_{name}_in_observation") is True:
+                is_force = name == "qfrc_actuator"
+                parts.append(look(name)[..., 6:] if is_force else rows_of(look(name)[..., 1:, :]))
+        put_parts(out, *parts)
 
 
 class HumanoidV4(Humanoid):
     """Humanoid-v4, without contact costs, and with the world body in the observation."""
 
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        env = self.env
-        place, speed = self.speed(frames)
-        healthy = self.healthy(frames)
-        ending = bool(env._terminate_when_unhealthy)
-        forward = env._forward_reward_weight * speed[..., 0]
-        alive = (healthy | ending).astype(np.float64) * env._healthy_reward
-        effort = env._ctrl_cost_weight * total_of(np.square(frames.after("ctrl")))
-        infos = {
-            "reward_linvel": forward,
-            "reward_quadctrl": -effort,
-            "reward_alive": alive,
-            **moved(place, speed),
-            "forward_reward": forward,
+    rewards_end = True
+
+    def touch(self, frames: Frames) -> Array | None:
+        return None
+
+    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
+        return {
+            "reward_linvel": parts.forward,
+            "reward_quadctrl": -parts.effort,
+            "reward_alive": parts.alive,
+            **moved(parts.place, parts.speed),
+            "forward_reward": parts.forward,
         }
-        return forward + alive - effort, ~healthy if ending else False, infos
 
     def observe(self, look: Look, out: Array) -> None:
         put_parts(out, self.shown_positions(look, 2), *_everything_else(look))
 
 
-class HumanoidStandup(_Humanoid):
+class HumanoidStandup(Robot):
     """HumanoidStandup-v5."""
 
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+    contact_forces = True
+    recorded, observe = Humanoid.recorded, Humanoid.observe
+
+    def weights(self) -> tuple[float, float, tuple[float, float]]:
+        """Return the weights of controls and impacts, and the range of the cost of impacts."""
         env = self.env
-        qpos = frames.after("qpos")
-        upward, effort, impact = self._costs(frames)
+        return env._ctrl_cost_weight, env._impact_cost_weight, env._impact_cost_range
+
+    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        control_weight, impact_weight, impacts = self.weights()
+        upward = (frames.after("qpos")[..., 2] - 0) / self.env.model.opt.timestep
+        effort = control_weight * total_of(np.square(frames.after("ctrl")))
+        impact = impact_weight * total_of(np.square(frames.after("cfrc_ext")), 2)
+        impact = np.clip(impact, *impacts)
         infos = {
-            "x_position": qpos[..., 0],
-            "y_position": qpos[..., 1],
-            "z_distance_from_origin": qpos[..., 2] - env.init_qpos[2],
-            "tendon_length": frames.after("ten_length"),
-            "tendon_velocity": frames.after("ten_velocity"),
+            **self.own_infos(frames),
             "reward_linup": upward,
             "reward_quadctrl": -effort,
             "reward_impact": -impact,
         }
         return upward - effort - impact + 1, False, infos
 
-    def _costs(self, frames: Frames) -> tuple[Array, Array, Array]:
-        env = self.env
-        upward = (frames.after("qpos")[..., 2] - 0) / env.model.opt.timestep
-        effort = env._ctrl_cost_weight * total_of(np.square(frames.after("ctrl")))
-        impact = env._impact_cost_weight * total_of(np.square(frames.after("cfrc_ext")), 2)
-        return upward, effort, np.clip(impact, *env._impact_cost_range)
+    def own_infos(self, frames: Frames) -> dict[str, Any]:
+        """Return the infos of version 5 alone."""
+        qpos = frames.after("qpos")
+        return {
+            "x_position": qpos[..., 0],
+            "y_position": qpos[..., 1],
+            "z_distance_from_origin": qpos[..., 2] - self.env.init_qpos[2],
+            "tendon_length": frames.after("ten_length"),
+            "tendon_velocity": frames.after("ten_velocity"),
+        }
 
 
 class HumanoidStandupV4(HumanoidStandup):
     """HumanoidStandup-v4."""
 
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        upward = (frames.after("qpos")[..., 2] - 0) / self.env.model.opt.timestep
-        effort = 0.1 * total_of(np.square(frames.after("ctrl")))
-        impact = 0.5e-6 * total_of(np.square(frames.after("cfrc_ext")), 2)
-        impact = np.minimum(impact, 10)
-        infos = {
-            "reward_linup": upward,
-            "reward_quadctrl": -effort,
-            "reward_impact": -impact,
-        }
-        return upward - effort - impact + 1, False, infos
+    def weights(self) -> tuple[float, float, tuple[float, float]]:
+        return 0.1, 0.5e-6, (-np.inf, 10)
+
+    def own_infos(self, frames: Frames) -> dict[str, Any]:
+        return {}
 
     def observe(self, look: Look, out: Array) -> None:
         put_parts(out, look("qpos")[..., 2:], *_everything_else(look))
 
 
 def _everything_else(look: Look) -> list[Array]:
-    return [
-        look("qvel"),
-        rows_of(look("cinert")),
-        rows_of(look("cvel")),
-        look("qfrc_actuator"),
-        rows_of(look("cfrc_ext")),
-    ]
+    bodies = rows_of(look("cinert")), rows_of(look("cvel"))
+    return [look("qvel"), *bodies, look("qfrc_actuator"), rows_of(look("cfrc_ext"))]
 
 
 # InvertedPendulum and InvertedDoublePendulum
@@ -455,12 +452,8 @@ class InvertedPendulum(Robot):
         qpos, qvel = frames.after("qpos"), frames.after("qvel")
         finite = np.isfinite(qpos).all(axis=-1) & np.isfinite(qvel).all(axis=-1)
         ended = ~finite | (np.abs(qpos[..., 1]) > 0.2)
-        return self.rewards(ended)[0], ended, self.rewards(ended)[1]
-
-    def rewards(self, ended: Array) -> tuple[Array, dict[str, Any]]:
-        """Return the rewards and the infos, in arrays of the shape of `ended`."""
         upright = (~ended).astype(np.int64)
-        return upright, {"reward_survive": upright}
+        return upright, ended, {"reward_survive": upright}
 
     def observe(self, look: Look, out: Array) -> None:
         put_parts(out, look("qpos"), look("qvel"))
@@ -469,8 +462,9 @@ class InvertedPendulum(Robot):
 class InvertedPendulumV4(InvertedPendulum):
     """InvertedPendulum-v4, where every step is rewarded."""
 
-    def rewards(self, ended: Array) -> tuple[Array, dict[str, Any]]:
-        return np.ones(ended.shape), {}
+    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        rewards, ended, _ = super().compute_rewards(frames)
+        return np.ones(rewards.shape), ended, {}
 
 
 class InvertedDoublePendulum(Robot):
@@ -497,16 +491,12 @@ class InvertedDoublePendulum(Robot):
             "distance_penalty": -distance,
             "velocity_penalty": -velocity,
         }
-        return bonus - distance - velocity, ended, self.infos(infos)
+        return bonus - distance - velocity, ended, infos
 
     def bonus(self, ended: Array) -> Array:
         """Return the reward for staying upright, ``(...,)``."""
         standing: Array = self.env._healthy_reward * (~ended).astype(np.int64)
         return standing
-
-    def infos(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Return the entries of `infos` that this version of the environment has."""
-        return infos
 
     def observe(self, look: Look, out: Array) -> None:
         qpos = look("qpos")
@@ -528,8 +518,8 @@ class InvertedDoublePendulumV4(InvertedDoublePendulum):
     def bonus(self, ended: Array) -> Array:
         return np.full(ended.shape, 10)
 
-    def infos(self, infos: dict[str, Any]) -> dict[str, Any]:
-        return {}
+    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        return *super().compute_rewards(frames)[:2], {}
 
 
 def _squared(numbers: Array) -> Array:
@@ -550,11 +540,17 @@ class Reacher(Robot):
         env = self.env
         return {name: env.get_body_com(name) for name in ("fingertip", "target")}
 
+    def gap(self, frames: Frames) -> Array:
+        """Return the vector from the target to the tip, ``(..., 3)``."""
+        away: Array = frames.after("fingertip") - frames.after("target")
+        return away
+
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        env = self.env
-        gap = frames.after("fingertip") - frames.after("target")
-        distance = -length_of(gap) * env._reward_dist_weight
-        effort = -total_of(np.square(frames.actions)) * env._reward_control_weight
+        # Version 4 has no weights.
+        near = getattr(self.env, "_reward_dist_weight", 1)
+        distance = -length_of(self.gap(frames)) * near
+        control = getattr(self.env, "_reward_control_weight", 1)
+        effort = -total_of(np.square(frames.actions)) * control
         return distance + effort, False, {"reward_dist": distance, "reward_ctrl": effort}
 
     def observe(self, look: Look, out: Array) -> None:
@@ -582,10 +578,9 @@ class ReacherV4(Reacher):
     def recorded(self) -> dict[str, Array]:
         return {}
 
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        distance = -length_of(frames.before("fingertip") - frames.before("target"))
-        effort = -total_of(np.square(frames.actions))
-        return distance + effort, False, {"reward_dist": distance, "reward_ctrl": effort}
+    def gap(self, frames: Frames) -> Array:
+        away: Array = frames.before("fingertip") - frames.before("target")
+        return away
 
 
 class Pusher(Robot):
@@ -615,75 +610,22 @@ class Pusher(Robot):
 
 # All robots
 
-_OWN = "gymnasium.envs.mujoco."
-
-# Robots by module and class. Pusher-v4 is left out, because it needs an older MuJoCo.
-ROBOTS: dict[str, type[Robot]] = {
-    "ant_v4.AntEnv": AntV4,
-    "ant_v5.AntEnv": Ant,
-    "half_cheetah_v4.HalfCheetahEnv": HalfCheetahV4,
-    "half_cheetah_v5.HalfCheetahEnv": HalfCheetah,
-    "hopper_v4.HopperEnv": HopperV4,
-    "hopper_v5.HopperEnv": Hopper,
-    "humanoid_v4.HumanoidEnv": HumanoidV4,
-    "humanoid_v5.HumanoidEnv": Humanoid,
-    "humanoidstandup_v4.HumanoidStandupEnv": HumanoidStandupV4,
-    "humanoidstandup_v5.HumanoidStandupEnv": HumanoidStandup,
-    "inverted_double_pendulum_v4.InvertedDoublePendulumEnv": InvertedDoublePendulumV4,
-    "inverted_double_pendulum_v5.InvertedDoublePendulumEnv": InvertedDoublePendulum,
-    "inverted_pendulum_v4.InvertedPendulumEnv": InvertedPendulumV4,
-    "inverted_pendulum_v5.InvertedPendulumEnv": InvertedPendulum,
-    "pusher_v5.PusherEnv": Pusher,
-    "reacher_v4.ReacherEnv": ReacherV4,
-    "reacher_v5.ReacherEnv": Reacher,
-    "swimmer_v4.SwimmerEnv": SwimmerV4,
-    "swimmer_v5.SwimmerEnv": Swimmer,
-    "walker2d_v4.Walker2dEnv": Walker2dV4,
-    "walker2d_v5.Walker2dEnv": Walker2d,
-}
+# Pusher-v4 is left out, because it needs an older MuJoCo.
+_ALL: tuple[type[Robot], ...] = (
+    *(Ant, AntV4, HalfCheetah, HalfCheetahV4, Hopper, HopperV4, Humanoid, HumanoidV4),
+    *(HumanoidStandup, HumanoidStandupV4, InvertedDoublePendulum, InvertedDoublePendulumV4),
+    *(InvertedPendulum, InvertedPendulumV4, Pusher, Reacher, ReacherV4, Swimmer, SwimmerV4),
+    *(Walker2d, Walker2dV4),
+)
+_BY_NAME = {each.__name__: each for each in _ALL}
 
 
 def robot_for(env: Any) -> type[Robot] | None:
-    """Return the `Robot` class for `env`, or ``None`` if there is none for its class.
-
-    It is the attribute ``vectorised_step`` of the class, or that of `ROBOTS`.
-    """
-    own: type[Robot] | None = getattr(type(env), "vectorised_step", None)
-    if own is not None:
-        return own
-    name = qualified_name(type(env))
-    return ROBOTS.get(name.removeprefix(_OWN)) if name.startswith(_OWN) else None
-
-
-# Operations on the data of many simulated frames
-
-
-def length_of(vectors: Array) -> Array:
-    """Return the norm of each vector; as in ``np.linalg.norm``, BLAS computes the dot product."""
-    lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
-    return lengths
-
-
-def total_of(values: Array, axes: int = 1) -> Array:
-    """Flatten the last `axes` axes of `values`, and return the sum over them."""
-    lead = values.shape[: values.ndim - axes]
-    runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
-    sums: Array = np.sum(runs, axis=-1)
-    return sums
-
-
-def put_parts(out: Array, *parts: Array) -> None:
-    """Write `parts`, each ``(..., k)``, one after the other into the last axis of `out`."""
-    at = 0
-    for part in parts:
-        size = part.shape[-1]
-        out[..., at : at + size] = part
-        at += size
-
-
-def rows_of(matrices: Array) -> Array:
-    """Reshape `matrices` from ``(..., m, k)`` to ``(..., m * k)``."""
-    return matrices.reshape(*matrices.shape[:-2], -1)
+    """Return the `Robot` class for `env`, or ``None`` if it is not one of Gymnasium's robots."""
+    folder, _, module = type(env).__module__.rpartition(".")
+    version = "V4" if module.endswith("_v4") else ""
+    name = type(env).__name__.removesuffix("Env") + version
+    return _BY_NAME.get(name) if folder == "gymnasium.envs.mujoco" else None
 
 
 def moved(place: Array, speed: Array) -> dict[str, Array]:

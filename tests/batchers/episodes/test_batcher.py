@@ -90,7 +90,7 @@ def test_weights_change_between_chunks() -> None:
 
 def test_the_number_of_processes_changes_nothing() -> None:
     found = []
-    for n_threads in (0, 1, 2):
+    for n_threads in (0, 2):
         with make(n_threads, Noisy, chance_env) as batcher:
             found.append([chunk(batcher) for _ in range(3)])
     for other in found[1:]:
@@ -99,15 +99,6 @@ def test_the_number_of_processes_changes_nothing() -> None:
                 assert mine is yours
                 continue
             assert all(torch.equal(value, yours[key]) for key, value in mine.items())
-
-
-def test_get_need_not_wait() -> None:
-    with make(1) as batcher:
-        batcher.execute()
-        found = None
-        while found is None:
-            found = batcher.get(blocking=False)
-        assert found.lengths.tolist() == [5] * 8
 
 
 def test_infos_need_a_row_for_each_environment() -> None:
@@ -135,16 +126,6 @@ def test_execute_may_be_told_everything_at_once() -> None:
         assert part["action"][:, 0].tolist() == [5, 6, 7]
         with pytest.raises(InputError, match="plays all of its 8 environments, not 3"):
             batcher.execute(3)
-
-
-def test_calls_out_of_order() -> None:
-    with make() as batcher:
-        with pytest.raises(InputError, match="nothing to get"):
-            batcher.get()
-        batcher.execute()
-        for call in (batcher.execute, batcher.reset):
-            with pytest.raises(InputError, match="has not been fetched yet"):
-                call()
 
 
 def test_the_history_is_that_of_the_chunk() -> None:

@@ -2,7 +2,6 @@
 
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -15,18 +14,6 @@ def test_the_batch_size_is_read_off_the_tensors() -> None:
     given = DictTensor({"a": torch.zeros(5, 2), "b": torch.arange(5)})
     assert given.batch_size == torch.Size([5]) and given.n_elems() == 5
     assert isinstance(given, TensorDict)
-
-
-def test_nests_and_arrays_are_taken() -> None:
-    given = DictTensor({"a": np.zeros((3, 2), np.uint8), "b": {"c": torch.ones(3)}, "d": [1, 2, 3]})
-    assert given["a"].dtype is torch.uint8
-    assert isinstance(given["b"], DictTensor) and given["b"].n_elems() == 3
-    assert given["d"].tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("empty", [DictTensor(), DictTensor({}), DictTensor({"none": {}})])
-def test_without_tensors_there_are_no_rows(empty: DictTensor) -> None:
-    assert empty.n_elems() == 0 and empty.is_empty()
 
 
 def test_what_is_made_of_it_is_one_too() -> None:

@@ -21,7 +21,6 @@ from episode_envs import (
     chance_env,
     count_env,
     endless_count_env,
-    pixel_env,
     waiting_env,
 )
 from gymnasium.wrappers import TimeLimit
@@ -90,7 +89,7 @@ def assert_counts(trajectories: Trajectories, ends: Any = END) -> None:
         assert not value[~mask].any(), key
 
 
-@pytest.fixture(scope="module", params=[0, 1, 2])
+@pytest.fixture(scope="module", params=[0, 2])
 def shared(request: pytest.FixtureRequest) -> Any:
     with make(request.param) as batcher:
         yield batcher
@@ -103,7 +102,7 @@ def test_every_alignment(shared: EpisodeBatcher) -> None:
     assert trajectories.agent_info.is_empty() and trajectories.env_info.is_empty()
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 19])
+@pytest.mark.parametrize("n", [1, 19])
 def test_any_number_of_episodes_with_a_row_of_the_infos_each(
     shared: EpisodeBatcher, n: int
 ) -> None:
@@ -119,17 +118,6 @@ def test_any_number_of_episodes_with_a_row_of_the_infos_each(
     assert trajectories.agent_info["answer"].tolist() == agent_info["answer"].tolist()
 
 
-@pytest.mark.parametrize("n_threads", [0, 2])
-@pytest.mark.parametrize(
-    ("n_slots", "n_timesteps"), first_of([(3, 2), (1, 1), (5, 7), (64, 50)], 2)
-)
-def test_no_number_of_slots_is_too_small(n_threads: int, n_slots: int, n_timesteps: int) -> None:
-    ends = torch.tensor([1, 9, 3, 4, 12, 6, 7, 8, 2, 10, 11])
-    with make(n_threads, n_slots=n_slots, n_timesteps=n_timesteps) as batcher:
-        for _ in range(2):
-            assert_counts(gathered(batcher, 11, env_info=DictTensor({"end": ends})), ends)
-
-
 class _Stubborn(GymEnv):
     """Does not know how to leave out environments, as a `VecEnv` need not."""
 
@@ -141,7 +129,7 @@ def _stubborn_env(seed: int) -> GymEnv:
     return _Stubborn([Count() for _ in range(4)], seed)
 
 
-@pytest.mark.parametrize("n", [1, 3, 11])
+@pytest.mark.parametrize("n", [3, 11])
 def test_environments_that_nobody_needs_may_run_along(n: int) -> None:
     ends = 1 + (torch.arange(n) * 5) % 12
     with make(create_env=_stubborn_env, n_slots=1, n_timesteps=2) as batcher:
@@ -165,7 +153,7 @@ def test_execute_again(shared: EpisodeBatcher) -> None:
 def test_get_need_not_wait(n_threads: int, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with make(n_threads, create_env=waiting_env, path=str(go)) as batcher:
-        batcher.execute(40)
+        batcher.execute(8)
         looks = [batcher.get(blocking=False)]
         go.touch()
         while looks[-1] is None:
@@ -182,7 +170,7 @@ def _seeds_of(number: int) -> dict[str, Any]:
 @pytest.mark.parametrize("create_agent", first_of([Noisy, Counter]))
 def test_the_number_of_processes_changes_nothing(create_agent: Any, create_env: Any) -> None:
     found = []
-    for n_threads, n_slots, n_timesteps in ((0, 30, 40), (1, 1, 6), (2, 10, 30)):
+    for n_threads, n_slots, n_timesteps in ((0, 30, 40), (2, 1, 6)):
         sizes = {"n_slots": n_slots, "n_timesteps": n_timesteps, **_seeds_of(1)}
         with make(n_threads, create_agent=create_agent, create_env=create_env, **sizes) as batcher:
             found.append([gathered(batcher, n) for n in (7, 10)])
@@ -191,17 +179,6 @@ def test_the_number_of_processes_changes_nothing(create_agent: Any, create_env: 
             assert mine.lengths.tolist() == yours.lengths.tolist()
             for key, value in mine.items():
                 assert value.numpy().tobytes() == yours[key].numpy().tobytes(), key
-
-
-def test_other_seeds_give_other_episodes_and_no_two_lanes_act_alike() -> None:
-    with make(create_agent=Noisy, create_env=chance_env, **_seeds_of(1)) as batcher:
-        trajectories = gathered(batcher, 18)
-    with make(create_agent=Noisy, create_env=chance_env, **_seeds_of(2)) as batcher:
-        others = gathered(batcher, 18)
-    rows = torch.cat([trajectories["frame"], others["frame"]]).flatten(1)
-    noise = torch.cat([trajectories["noise"], others["noise"]]).flatten(1)
-    assert len(rows.unique(dim=0)) == len(noise.unique(dim=0)) == 36
-    assert len(rows[:, 0].unique()) == 36
 
 
 def test_playing_here_leaves_the_callers_generators_alone() -> None:
@@ -269,13 +246,6 @@ def test_the_history_is_the_episode_so_far(n_threads: int) -> None:
     assert torch.equal(trajectories["length"], trajectories["steps"])
 
 
-def test_dtypes_are_kept() -> None:
-    with make(1, create_env=pixel_env, n_timesteps=3) as batcher:
-        trajectories = gathered(batcher, 3)
-    assert trajectories["frame"].dtype is torch.uint8
-    assert trajectories["frame"][:, :, 0, 0].tolist() == [[*range(7)]] * 3
-
-
 def test_an_agent_may_answer_in_any_dtype() -> None:
     class Half(Counter):
         def __call__(self, *args: Any, **options: Any) -> Any:
@@ -324,11 +294,6 @@ def test_what_was_got_is_the_users_to_keep(shared: EpisodeBatcher) -> None:
     copy = kept.steps.clone()
     gathered(shared, 16, agent_info=DictTensor({"answer": torch.full((16,), 9)}))
     assert (kept.steps == copy).all()
-
-
-def test_seeds_of_groups_may_follow_each_other() -> None:
-    with make(0, seeds=[1, 2, 3], create_env=chance_env) as batcher:
-        assert len(gathered(batcher, 9)["frame"][:, 0, 0].unique()) == 9
 
 
 @pytest.mark.parametrize("seeds", [None, 5])
@@ -431,9 +396,8 @@ def test_environments_without_an_end_belong_elsewhere() -> None:
             batcher.get()
 
 
-@pytest.mark.parametrize("n_threads", first_of([1, 0]))
-def test_a_get_that_has_waited_long_enough_loses_nothing(n_threads: int) -> None:
-    with make(n_threads, n_timesteps=50) as batcher:
+def test_a_get_that_has_waited_long_enough_loses_nothing() -> None:
+    with make(1, n_timesteps=50) as batcher:
         batcher.execute(2, env_info=DictTensor({"end": torch.tensor([1999, 1999])}))
         with pytest.raises(WorkerTimeoutError, match="not done after 0.001 s: groups 0"):
             batcher.get(timeout=0.001)

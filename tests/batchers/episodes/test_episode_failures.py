@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from contextlib import suppress
@@ -13,9 +12,10 @@ import psutil
 import pytest
 import torch
 from episode_envs import Counter, count_env, endless_count_env, failing_env, harmful_env
+from usual import first_of
 
 from plangym_like.batchers import Workers
-from plangym_like.batchers.episodes import Batcher, DictTensor, EpisodeBatcher
+from plangym_like.batchers.episodes import Batcher, EpisodeBatcher
 from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
@@ -25,7 +25,8 @@ from plangym_like.errors import (
     WorkerTimeoutError,
 )
 
-KINDS: Any = pytest.mark.parametrize("kind", [EpisodeBatcher, Batcher])
+# Both have the same workers.
+KINDS: Any = pytest.mark.parametrize("kind", first_of([EpisodeBatcher, Batcher]))
 
 
 def start(kind: Any, create_env: Any, n_threads: int = 2, **env_args: Any) -> Any:
@@ -51,7 +52,7 @@ def fail(batcher: Any, error: Any, match: str) -> BaseException:
 
 
 @KINDS
-@pytest.mark.parametrize("n_threads", [0, 1, 2])
+@pytest.mark.parametrize("n_threads", [0, 2])
 def test_a_failing_factory(kind: Any, n_threads: int) -> None:
     batcher = start(kind, failing_env, n_threads)
     error = fail(batcher, ZeroDivisionError, "no environment today")
@@ -88,50 +89,17 @@ def test_what_would_end_a_loop_or_the_program(
 
 
 @KINDS
-@pytest.mark.parametrize("n_threads", [0, 2])
-def test_a_factory_that_is_exhausted(kind: Any, n_threads: int) -> None:
-    def create_env(seed: int) -> Any:
-        return next(iter(()))
-
-    batcher = start(kind, create_env, n_threads)
-    with batcher, pytest.raises(RuntimeError, match="StopIteration"):
-        for _ in iter(batcher.get, None):
-            pass
-
-
-@KINDS
 def test_a_worker_that_kills_itself(kind: Any) -> None:
     batcher = start(kind, harmful_env, harm="kill")
     error = fail(batcher, WorkerDiedError, kind.__name__)
     assert isinstance(error, WorkerDiedError) and error.exitcode == -signal.SIGKILL
 
 
-@KINDS
-def test_a_worker_that_is_killed_between_calls(kind: Any) -> None:
-    batcher = start(kind, count_env)
-    batcher.get()
-    victim = batcher._workers.pids[1]
-    os.kill(victim, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(victim)] if psutil.pid_exists(victim) else [], timeout=100)
-    batcher.execute(*([8] if kind is EpisodeBatcher else []))
-    error = fail(batcher, WorkerDiedError, f"pid {victim}")
-    assert f"{kind.__name__}-1" in str(error)
-
-
 def test_a_worker_that_hangs(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    batcher = start(EpisodeBatcher, harmful_env, harm="hang", begun=begun, timeout=5.0, only=0)
-    fail(batcher, WorkerTimeoutError, "no progress for 5 s")
+    batcher = start(EpisodeBatcher, harmful_env, harm="hang", begun=begun, timeout=3.0, only=0)
+    fail(batcher, WorkerTimeoutError, "no progress for 3 s")
     assert begun.exists()
-
-
-def test_a_worker_that_hangs_is_noticed_without_waiting_too(tmp_path: Path) -> None:
-    batcher = start(EpisodeBatcher, harmful_env, harm="hang", timeout=3.0)
-    with batcher, pytest.raises(WorkerTimeoutError, match="no progress"):
-        end = time.monotonic() + 300
-        while time.monotonic() < end:
-            assert batcher.get(blocking=False) is None
-            time.sleep(0.01)
 
 
 def test_an_interrupt_in_this_process_leaves_nothing_half_done() -> None:
@@ -147,10 +115,8 @@ def test_an_interrupt_in_this_process_leaves_nothing_half_done() -> None:
     ("kind", "method"),
     [
         (EpisodeBatcher, "episodes"),
-        (EpisodeBatcher, "collect"),
         (Batcher, "reset"),
         (Batcher, "chunk"),
-        (Batcher, "collect"),
     ],
 )
 def test_an_interrupt_of_execute_begins_all_groups_once(
@@ -180,7 +146,7 @@ def test_an_interrupt_of_execute_begins_all_groups_once(
                         batcher.execute(*arguments)
                 try:
                     results.append(batcher.get(timeout=60.0))
-                except KeyboardInterrupt:  # buffers are lent there, too
+                except KeyboardInterrupt:
                     results.append(batcher.get(timeout=60.0))
         return results
 
@@ -204,18 +170,3 @@ def test_close_in_the_middle_of_a_hanging_step(tmp_path: Path) -> None:
     batcher.close()
     assert time.monotonic() - begin < 100
     assert not any(map(psutil.pid_exists, pids))
-
-
-def test_close_in_the_middle_of_a_long_episode_and_before_anything() -> None:
-    for n_turns in (0, 3):
-        batcher = EpisodeBatcher(10, 8, 2, [0, 10_000], Counter, {}, count_env, {})
-        begin = time.monotonic()
-        if n_turns:
-            batcher.execute(8, env_info=DictTensor({"end": torch.full((8,), 1_000_000)}))
-        for _ in range(n_turns):
-            assert batcher.get(blocking=False) is None
-        pids = batcher._workers.pids
-        begin = time.monotonic()
-        batcher.close()
-        assert time.monotonic() - begin < 100
-        assert not any(map(psutil.pid_exists, pids))

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from episode_envs import END, Count, Pixels
+from episode_envs import Count
 from gymnasium import spaces
 from small_envs import Nested
 
@@ -85,14 +85,6 @@ def test_every_environment_has_a_seed_of_its_own(id: str, wrapped: bool) -> None
                 assert [obs["terminated"][row], obs["truncated"][row]] == [terminated, truncated]
 
 
-def test_dtypes_are_kept() -> None:
-    obs, _ = GymEnv([Pixels()], 0).reset()
-    assert obs["frame"].dtype is torch.uint8 and obs["frame"].shape == (1, 1, 1)
-    env = gymnasium.make("FrozenLake-v1")
-    obs, _ = GymEnv([env], 0).reset()
-    assert obs["frame"].dtype is torch.int64 and obs["frame"].shape == (1,)
-
-
 def test_nests_go_in_and_out_by_name() -> None:
     env = GymEnv([Nested(), Nested()], 3)
     single = Nested()
@@ -123,20 +115,6 @@ def test_environments_that_start_again() -> None:
     assert not following["done"].any() and was.tolist() == still.tolist() == [0, 1]
     (obs, _), _ = env.step(_act([3, 4]))
     assert obs["reward"].tolist() == [3, 24]
-
-
-def test_autoreset_goes_on_drawing_as_the_environment_would() -> None:
-    env, single = GymInfEnv([gymnasium.make("CartPole-v1")], 5), gymnasium.make("CartPole-v1")
-    obs, _ = env.reset()
-    ((_, seeds),) = seed_groups(5, [1])
-    frame, _ = single.reset(seed=seeds[0])
-    for _ in range(40):
-        assert obs["frame"][0].numpy().tobytes() == frame.tobytes()
-        _, (obs, _) = env.step(_act([1]))
-        frame, _, terminated, _, _ = single.step(1)
-        if terminated:
-            frame, _ = single.reset()
-            assert obs["initial_state"].all()
 
 
 def test_options_arrive_as_plain_values() -> None:
@@ -186,24 +164,3 @@ def test_what_cannot_be_a_vec_env_is_refused() -> None:
 
     with pytest.raises(InputError, match="reserved names \\['reward'\\]"):
         GymEnv([Taken()], 0).reset()
-
-
-def test_an_episode_lasts_as_long_as_it_lasts() -> None:
-    env = GymEnv([Count()], 0)
-    _, running = env.reset()
-    steps = 0
-    while len(running):
-        _, (_, running) = env.step(_act([0]))
-        steps += 1
-    assert steps == END
-
-
-def test_an_action_that_its_dtype_cannot_hold_is_refused() -> None:
-    class Levers(Count):
-        action_space = spaces.Box(0, 200, (1,), np.uint8)
-
-    env = GymEnv([Levers(), Levers()], 0)
-    env.reset()
-    for wrong in ([[300], [0]], [[0], [-1]]):
-        with pytest.raises(ActionError, match="uint8 cannot hold"):
-            env.step(_act(wrong))

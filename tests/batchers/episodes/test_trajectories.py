@@ -50,17 +50,6 @@ def test_unfolding_drops_the_padding() -> None:
     assert _make([1, 3], 3).index(-1)["x"].shape == (1, 3, 2)
 
 
-def test_one_step_of_all() -> None:
-    step = _make([1, 3], 3).temporal_index(1)
-    assert isinstance(step, DictTensor) and step["x"].tolist() == [[0, 0], [1, 1]]
-
-
-def test_names_can_be_asked_for() -> None:
-    some = _make([1], 1)
-    assert "x" in some and "y" not in some and some.keys() == ["x"]
-    assert some.to("cpu").device() == torch.device("cpu")
-
-
 def test_a_part_of_the_time() -> None:
     steps = torch.arange(12.0).reshape(3, 4)
     parts = Trajectories({"x": steps}, torch.tensor([4, 2, 1]))

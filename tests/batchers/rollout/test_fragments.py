@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from counting import Count, Follower, Policy, Recurrent
+from counting import Count, Follower, Recurrent
 from small_envs import Nested
 from usual import first_of
 
@@ -209,14 +209,6 @@ def test_the_row_of_a_known_seed() -> None:
     assert np.allclose(rows[0], [-0.0471, 0.0265, 0.0220, -0.0336], atol=5e-5)
     assert np.allclose(rows[-1], [-0.0326, 0.2213, 0.0053, -0.3190], atol=5e-5)
     assert fragment.state.act[:, 0].tolist() == actions
-
-
-def test_seeded_before_goes_on_without_a_seed() -> None:
-    env = gymnasium.make("CartPole-v1")
-    twin = gymnasium.make("CartPole-v1")
-    env.reset(seed=5), twin.reset(seed=5)
-    with same.rollout([env], Policy().eval(), 3) as it:
-        assert next(it).state.obs[0, 0].tolist() == twin.reset()[0].tolist()
 
 
 def test_training_and_weights_are_those_of_the_moment() -> None:

@@ -12,7 +12,7 @@ import torch
 from counting import Count, Follower, Recurrent
 from usual import first_of
 
-from plangym_like.batchers.rollout import BaseActorModule, Fragment, evaluate, multi, same, single
+from plangym_like.batchers.rollout import BaseActorModule, Fragment, evaluate, multi, same
 from plangym_like.errors import ClosedError, InputError
 
 Make = Callable[..., Any]
@@ -21,14 +21,6 @@ T, LANES = 5, 3
 
 def _same(factory: Any, actor: Any, **options: Any) -> Any:
     return same.rollout([factory() for _ in range(LANES)], actor, T, **options)
-
-
-def _single(factory: Any, actor: Any, **options: Any) -> Any:
-    return single.rollout(factory, actor, T, LANES, workers=1, **options)
-
-
-def _single_here(factory: Any, actor: Any, **options: Any) -> Any:
-    return single.rollout(factory, actor, T, LANES, workers=0, **options)
 
 
 def _multi(factory: Any, actor: Any, **options: Any) -> Any:
@@ -40,12 +32,11 @@ def _multi_here(factory: Any, actor: Any, **options: Any) -> Any:
 
 
 # All of them use one collector.
-COLLECTORS = [_single_here, _multi, _same, _single, _multi_here]
+COLLECTORS = [_multi_here, _multi, _same]
 EVERYWHERE = pytest.mark.parametrize("make", first_of(COLLECTORS))
 # What a worker writes into shared memory, or sends.
 THERE_TOO = pytest.mark.parametrize("make", first_of(COLLECTORS, 2))
-HERE = pytest.mark.parametrize("make", first_of([_same, _single_here, _multi_here]))
-IN_WORKERS = pytest.mark.parametrize("make", first_of([_multi, _single]))
+HERE = pytest.mark.parametrize("make", first_of([_same, _multi_here]))
 
 
 # Exceptions that mean something to a loop or to a program
@@ -90,19 +81,9 @@ def test_a_loop_over_fragments_never_ends_by_itself(make: Make, at: str) -> None
         next(it)
 
 
-def test_nor_does_an_evaluation() -> None:
-    def play() -> Any:
-        return evaluate([Raises(StopIteration(), "step")], Follower())
-
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        for _ in iter(play, None):
-            pass
-
-
-@IN_WORKERS
 @pytest.mark.parametrize("error", first_of([SystemExit(0), KeyboardInterrupt(), GeneratorExit()]))
-def test_a_worker_cannot_end_the_program(make: Make, error: BaseException) -> None:
-    it = make(lambda: Raises(error, "step"), Follower(), infos=False)
+def test_a_worker_cannot_end_the_program(error: BaseException) -> None:
+    it = _multi(lambda: Raises(error, "step"), Follower(), infos=False)
     with it, pytest.raises(RuntimeError, match=type(error).__name__):
         for _ in islice(it, 9):
             pass
@@ -170,21 +151,6 @@ def test_after_a_ctrl_c_every_row_is_true(make: Make, armed: tuple[str, int], st
             assert torch.equal(fragment.state.rew[live], earned[live])
 
 
-@HERE
-def test_a_recurrent_state_begins_anew_after_a_ctrl_c(make: Make) -> None:
-    torch.manual_seed(0)
-    actor = Recurrent()
-    with make(Interrupted, actor, seed=0) as it:
-        next(it)
-        Interrupted.armed[:] = [("step", 6)]
-        with pytest.raises(KeyboardInterrupt):
-            for _ in range(9):
-                next(it)
-        for fragment in islice(it, 4):
-            _, _, info = actor(*fragment.inputs(), hx=fragment.hx)
-            assert (info["logits"] - fragment.actor["logits"]).abs().max() < 1e-5
-
-
 # Infos
 
 
@@ -223,13 +189,6 @@ def test_a_number_that_becomes_finer(make: Make) -> None:
     assert second["big"][:, 0].tolist() == [1, 1, 1, 2**40, 1]
     assert third["score"].dtype == torch.float64
     assert third["score"][:, 0].tolist() == [index * 0.1 for index in range(11, 16)]
-
-
-@EVERYWHERE
-def test_python_numbers_are_not_rounded(make: Make) -> None:
-    envs = _infos(make, lambda index: {"clock": 1.7e9 + index, "share": 0.1}, {}, 1)
-    assert envs[0]["clock"][:, 0].tolist() == [1.7e9 + index for index in range(1, 6)]
-    assert envs[0]["share"][0, 0] == 0.1
 
 
 class Changes(BaseActorModule):
@@ -315,62 +274,12 @@ def test_an_info_of_another_shape_is_an_error(make: Make) -> None:
         _infos(make, says, {"seen": np.zeros(3)})
 
 
-def test_a_number_is_never_spread_over_an_array() -> None:
-    def says(index: int) -> dict[str, Any]:
-        return {"seen": 1.0 if index > 3 else np.zeros(3)}
-
-    with pytest.raises(InputError, match=r"info 'seen' had the shape \(3,\).*\(\) now"):
-        _infos(_same, says, {})
-
-
 def test_a_key_is_a_number_or_a_dict() -> None:
     def says(index: int) -> dict[str, Any]:
         return {"x": 1 if index < 4 else {"y": 2}}
 
     with pytest.raises(InputError, match="'x'.* is a number in one step and a dict in another"):
         _infos(_same, says, {})
-
-
-def test_infos_are_those_of_the_moment() -> None:
-    class Keeps(Count):
-        def __init__(self) -> None:
-            super().__init__()
-            self.told: dict[str, Any] = {}
-
-        def step(self, action: Any) -> Any:
-            *result, _ = super().step(action)
-            self.told["late"] = self.told.get("late", np.zeros(1))
-            self.told["late"] += 0.5
-            return *result, self.told
-
-    with same.rollout([Keeps()], Follower(), 6, seed=0) as it:
-        found = next(it).env["late"][:, 0, 0]
-    assert (found.diff() == 0.5).all()
-
-
-class Counting(gymnasium.Wrapper):
-    """Counts all episodes and all steps."""
-
-    def __init__(self, env: gymnasium.Env) -> None:
-        super().__init__(env)
-        self.episodes = self.steps = 0
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.episodes += 1
-        return self.env.reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        *result, _ = self.env.step(action)
-        return *result, {"counts": np.array([self.episodes, self.steps])}
-
-
-@EVERYWHERE
-def test_infos_are_found_without_additional_steps(make: Make) -> None:
-    with make(lambda: Counting(Count(end=100)), Follower(), seed=0) as it:
-        counts = next(it).env["counts"]
-    for lane in range(counts.shape[1]):
-        assert counts[:, lane].tolist() == [[1, step] for step in range(1, T + 1)]
 
 
 # What actors answer
@@ -451,28 +360,7 @@ def test_lanes_are_the_second_dimension_of_a_recurrent_state(make: Make, shape: 
         next(it)
 
 
-@EVERYWHERE
-def test_as_many_layers_as_lanes_are_fine(make: Make) -> None:
-    with make(Count, Memory(lambda n: (LANES, n, 8))) as it:
-        assert next(it).hx.shape[0] == LANES
-
-
 # Seeds
-
-
-@pytest.mark.parametrize("seed", [np.int64(3), np.uint8(3)])
-def test_seeds_may_be_numpy_s(seed: Any) -> None:
-    actor = Recurrent(4, 2)
-
-    def starts(make: Make, seed: Any) -> torch.Tensor:
-        with make(lambda: gymnasium.make("CartPole-v1"), actor, seed=seed) as it:
-            obs: torch.Tensor = next(it).state.obs
-            return obs
-
-    for make in (_same, _single_here, _multi_here):
-        assert torch.equal(starts(make, seed), starts(make, 3))
-    several = starts(_same, np.array([1, 2, 3]))
-    assert torch.equal(several, starts(_same, [1, 2, 3]))
 
 
 def test_seeds_of_evaluations() -> None:
@@ -489,29 +377,3 @@ def test_seeds_of_evaluations() -> None:
         for wrong in ([1], [1, 2, 3], [], [1.5, 2], [-1, 2]):
             with pytest.raises(InputError, match="seeds"):
                 evaluate(envs(vectorise), actor, seeds=wrong)  # type: ignore[arg-type]
-
-
-def test_an_evaluated_actor_may_remember_what_it_saw() -> None:
-    class Remembers(BaseActorModule):
-        """Does what it saw in the step before."""
-
-        def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
-            last = torch.zeros_like(obs) if hx is None else hx
-            return last[..., 0].long() % 4, obs, {}
-
-    rewards = evaluate([Count(6)], Remembers())
-    assert rewards[:, 0].tolist() == [10 * t + max(t - 1, 0) % 4 for t in range(6)]
-
-
-def test_an_attribute_that_the_vectorised_form_has_not_read() -> None:
-    class Left(BaseActorModule):
-        def forward(self, obs: Any, *_: Any, **__: Any) -> Any:
-            return torch.zeros(obs.shape[:2], dtype=torch.int64), (), {}
-
-    envs = [gymnasium.make("CartPole-v1") for _ in range(LANES)]
-    with same.rollout(envs, Left(), T, seed=0) as fragments:
-        next(fragments)
-        base: Any = envs[1].unwrapped
-        base.force_mag = 0.0
-        with pytest.raises(InputError, match="an attribute of environment 1 was changed"):
-            next(fragments)

@@ -89,11 +89,3 @@ def test_no_two_lanes_act_in_step() -> None:
     with multi.rollout(_cart_pole, Policy().eval(), 5, 4, 4, 8, 4, workers=2, seed=0) as it:
         starts = next(it).state.obs[0]
     assert len({tuple(lane.tolist()) for lane in starts}) == 16
-
-
-def test_unseeded_rollouts_differ() -> None:
-    starts = []
-    for _ in range(2):
-        with single.rollout(_cart_pole, Policy(), 5, 2, workers=0) as it:
-            starts.append(next(it).state.obs[0])
-    assert not torch.equal(*starts)

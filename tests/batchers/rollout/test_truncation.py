@@ -4,15 +4,11 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
 from counting import Count, Follower, Recurrent
-from gymnasium import spaces
 from usual import first_of
 
-from plangym_like.batchers.returns import pyt_gae, pyt_returns
 from plangym_like.batchers.rollout import BaseActorModule, Fragment, multi, same, single
 from plangym_like.errors import InputError
 
@@ -92,53 +88,6 @@ def test_an_episode_that_terminated_is_worth_nothing_more(make: Any) -> None:
     expected[final.t, final.lane] += 0.5 * final.value
     assert torch.equal(fragment.rewards(0.5), expected)
     assert not torch.equal(state.rew, expected)
-
-
-class Corridor(gymnasium.Env[Any, Any]):
-    """Earns 1 a step for ever, and observes whether the last action was 1."""
-
-    observation_space = spaces.Box(0, 1, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        return np.full(1, action, np.float32), 1.0, False, False, {}
-
-
-class Counts(BaseActorModule):
-    """Counts its steps in its recurrent state, and estimates exactly what is to come."""
-
-    def forward(
-        self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None
-    ) -> Any:
-        hx = torch.zeros(1, obs.shape[1], 1) if hx is None else hx
-        hx = torch.where(fin[0, None, :, None], 0.0, hx) + 1
-        value = 10.0 - 0 * hx[..., 0]
-        return obs[..., 0].long(), hx, {"value": value, "count": hx[..., 0]}
-
-
-@EVERYWHERE
-def test_exact_estimates_leave_no_advantage(make: Any) -> None:
-    """1 a step for ever at a discount of 0.9 is worth 10, whatever time limit there is."""
-
-    def factory() -> Any:
-        return gymnasium.wrappers.TimeLimit(Corridor(), 4)
-
-    with make(factory, Counts(), seed=0, infos=False) as it:
-        for fragment in islice(it, 2):
-            state, value = fragment.state, fragment.actor["value"]
-            options: dict[str, Any] = {"gamma": 0.9, "bootstrap": fragment.bootstrap}
-            rew = fragment.rewards(0.9)
-            assert pyt_gae(rew, state.fin, value, C=0.9, **options).abs().max() < 1e-5
-            assert torch.allclose(pyt_returns(rew, state.fin, **options), torch.tensor(10.0))
-            assert state.truncated.any()
-            assert fragment.final is not None
-            assert fragment.final.hx.unique().tolist() == [4.0]
-            # Without it, the time limit passes for the end of the world.
-            assert pyt_gae(state.rew, state.fin, value, C=0.9, **options).abs().max() > 1
 
 
 def test_the_last_estimate_leaves_no_trace_in_the_noise() -> None:

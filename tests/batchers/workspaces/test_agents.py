@@ -52,24 +52,12 @@ def _begun() -> Workspace:
     return workspace
 
 
-def test_a_number_of_steps() -> None:
-    workspace = _begun()
-    TemporalAgent(Fibonacci())(workspace, t=1, n_steps=5)
-    assert workspace["number"][:, 0].tolist() == [0, 1, 1, 2, 3, 5, 8]
-
-
 @pytest.mark.parametrize(("n_steps", "last"), [(None, 9), (4, 4), (100, 9)])
 def test_until_all_say_stop(n_steps: int | None, last: int) -> None:
     workspace = _begun()
     TemporalAgent(Fibonacci())(workspace, t=1, n_steps=n_steps, stop_variable="large")
     assert len(workspace["number"]) == last + 2
     assert bool(workspace.get("large", last).all()) == (last == 9)
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"n_steps": 0}, {"n_steps": 3, "t": -1}])
-def test_a_run_has_a_beginning_and_an_end(kwargs: dict[str, int]) -> None:
-    with pytest.raises(InputError):
-        TemporalAgent(Fibonacci())(_begun(), **kwargs)
 
 
 def test_agents_run_in_order_with_the_same_arguments() -> None:
@@ -94,17 +82,6 @@ def test_an_agent_has_a_workspace_only_while_it_acts() -> None:
         agent.get("x")
     with pytest.raises(InputError, match="dict"):
         agent({})  # type: ignore[arg-type]
-
-
-def test_clones_have_parameters_of_their_own() -> None:
-    agent = Mean()
-    agent.scale(torch.ones(1, 1)).sum().backward()
-    clone = agent.clone()
-    assert clone.scale.weight.equal(agent.scale.weight) and clone.scale.weight.grad is None
-    assert agent.scale.weight.grad is not None
-    with torch.no_grad():
-        clone.scale.weight.add_(1.0)
-    assert not clone.scale.weight.equal(agent.scale.weight)
 
 
 def test_seeds_reach_the_environments_inside() -> None:

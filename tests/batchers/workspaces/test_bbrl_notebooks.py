@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from gymnasium.wrappers import TimeLimit
 
@@ -11,7 +10,6 @@ from plangym_like.batchers.workspaces import (
     Agent,
     Agents,
     ParallelGymAgent,
-    PrintAgent,
     ReplayBuffer,
     TemporalAgent,
     Workspace,
@@ -29,52 +27,6 @@ ENV_VARIABLES = [
 ]
 
 
-class Start(Agent):
-    """Writes the first numbers, whatever the time."""
-
-    def __init__(self, *numbers: float, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.numbers = numbers
-
-    def forward(self, **kwargs: Any) -> None:
-        for t, number in enumerate(self.numbers):
-            self.set(("number", t), torch.Tensor([number]))
-
-
-class Fibonacci(Agent):
-    def forward(self, t: int, **kwargs: Any) -> None:
-        self.set(("number", t + 1), self.get(("number", t)) + self.get(("number", t - 1)))
-
-
-class Limit(Agent):
-    """Writes one step ahead, as a float, whether the limit was reached."""
-
-    def __init__(self, limit: float) -> None:
-        super().__init__()
-        self.limit = limit
-
-    def forward(self, t: int, **kwargs: Any) -> None:
-        reached = bool(self.get(("number", t + 1)) >= self.limit)
-        self.set(("stop", t + 1), torch.Tensor([reached]))
-
-
-class Collatz(Agent):
-    def forward(self, t: int, **kwargs: Any) -> None:
-        number = self.get(("number", t))
-        self.set(("stop", t), number == 1)
-        self.set(("number", t + 1), number / 2 if number % 2 == 0 else 3 * number + 1)
-
-
-class CollatzLength(Agent):
-    """Runs another agent in a workspace of its own."""
-
-    def forward(self, t: int, **kwargs: Any) -> None:
-        inner = Workspace()
-        Start(t + 1)(inner)
-        TemporalAgent(Collatz())(inner, stop_variable="stop")
-        self.set(("length", t), torch.tensor([inner.variables["stop"].time_size() - 1]))
-
-
 class Random(Agent):
     def __init__(self, num_actions: int) -> None:
         super().__init__()
@@ -88,32 +40,6 @@ class Random(Agent):
 def _cart_poles(num_envs: int, autoreset: bool) -> ParallelGymAgent:
     factory = partial(make_env, env_name="CartPole-v1", autoreset=autoreset)
     return ParallelGymAgent(factory, num_envs=num_envs).seed(2139)
-
-
-def test_basic_concepts(capsys: pytest.CaptureFixture[str]) -> None:
-    workspace = Workspace()
-    start = TemporalAgent(Agents(Start(0, 1)))
-    start(workspace, t=0, n_steps=1)
-    assert workspace["number"].tolist() == [[0], [1]]
-    TemporalAgent(Agents(Fibonacci()))(workspace, t=1, n_steps=20)
-    assert workspace.get("number", 6).tolist() == [8]
-    assert list(workspace.variables.keys()) == ["number"]
-    assert workspace["number"].shape == (22, 1) and workspace["number"][-1] == 10_946
-
-    workspace = Workspace()
-    start(workspace, t=0, n_steps=1)
-    agents = Agents(Fibonacci(), Limit(200), PrintAgent())
-    TemporalAgent(agents)(workspace, t=1, stop_variable="stop")
-    assert workspace.time_size() == 15
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[:2] == ["number  =  tensor([1.])", "number  =  tensor([1.])"]
-    assert printed[-2:] == ["number  =  tensor([233.])", "stop  =  tensor([1.])"]
-
-
-def test_basic_concepts_exercises() -> None:
-    lengths = Workspace()
-    TemporalAgent(CollatzLength())(lengths, t=0, n_steps=9)
-    assert lengths["length"].flatten().tolist() == [0, 1, 7, 2, 5, 8, 16, 3, 19]
 
 
 def test_environments_without_autoreset() -> None:
@@ -144,20 +70,6 @@ def test_environments_without_autoreset() -> None:
     assert not workspace["env/terminated"].any()
     assert workspace["env/cumulated_reward"].tolist() == [[t] * 3 for t in range(6)]
     assert workspace["action"].shape == (6, 3)
-
-
-def test_an_ended_environment_is_repeated_until_the_others_end() -> None:
-    torch.manual_seed(0)
-    player = TemporalAgent(Agents(_cart_poles(3, autoreset=False), Random(2)))
-    workspace = Workspace()
-    player(workspace, t=0, stop_variable="env/done")
-    done, rewards = workspace["env/done"], workspace["env/reward"]
-    assert done[-1].all() and not done[-2].all() and done[-2].any()
-    waiting = done[:-1]
-    assert bool(done[1:][waiting].all()) and not rewards[1:][waiting].any()
-    obs = workspace["env/env_obs"]
-    assert obs[1:][waiting].equal(obs[:-1][waiting])
-    assert workspace["env/cumulated_reward"][-1].equal(rewards.sum(0))
 
 
 def test_environments_with_autoreset() -> None:

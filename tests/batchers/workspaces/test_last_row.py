@@ -16,13 +16,12 @@ from gymnasium.wrappers import Autoreset
 from plangym_like.batchers.workspaces import (
     Agent,
     Agents,
-    EpisodesDone,
     ParallelGymAgent,
     ReplayBuffer,
     TemporalAgent,
     Workspace,
 )
-from plangym_like.errors import ActionError, InputError
+from plangym_like.errors import InputError
 
 
 class Dark(gymnasium.Env[Any, Any]):
@@ -76,27 +75,9 @@ MOVES: list[Callable[[Workspace], Workspace]] = [
     lambda workspace: _copy(_last(_copy(workspace))),
 ]  # fmt: skip
 MOVED = pytest.mark.parametrize("move", MOVES)
-# Copies are compared by value, so they must differ.
-MOVED_WITHIN = pytest.mark.parametrize("move", [MOVES[0], _last, _last_two, _read_first, _to_front])
 AGENTS = pytest.mark.parametrize(
     "make", [dark, partial(counting, 2, True), partial(dark, reward_at_t=True)]
 )
-
-
-@AGENTS
-@MOVED_WITHIN
-@pytest.mark.parametrize("elsewhere", [10, 4])
-def test_a_row_that_looks_alike_is_not_where_they_stand(
-    make: Any, move: Any, elsewhere: int
-) -> None:
-    agent, first, second = make(), Workspace(), Workspace()
-    agent(first, n_steps=10)
-    agent(second, n_steps=elsewhere)
-    first = move(first)
-    with pytest.raises(InputError, match="stepped elsewhere since"):
-        agent(first, t=first.time_size(), n_steps=1)
-    agent(second, t=elsewhere, n_steps=3)
-    assert second.time_size() == elsewhere + 3
 
 
 @AGENTS
@@ -117,20 +98,6 @@ def test_rows_before_the_last_are_not_where_they_stand() -> None:
     agent(workspace, n_steps=10)
     with pytest.raises(InputError, match="stepped elsewhere since"):
         agent(workspace, t=7, n_steps=1)
-
-
-def test_a_copy_made_by_hand_is_compared_as_a_whole() -> None:
-    agent, workspace = counting(2, autoreset=True), Workspace()
-    agent(workspace, n_steps=5)
-    true, false = Workspace(), Workspace()
-    for other in (true, false):
-        for name in workspace.keys():  # noqa: SIM118
-            other.set(name, 0, workspace.get(name, 4).clone())
-    false.get("env/env_obs", 0)[1] += 1
-    with pytest.raises(InputError, match="stepped elsewhere since"):
-        agent(false, t=1, n_steps=1)
-    agent(true, t=1, n_steps=3)
-    assert true["env/timestep"][:, 0].tolist() == [4, 5, 6, 7]
 
 
 class Interrupted(Count):
@@ -194,47 +161,6 @@ def test_a_ctrl_c_behind_them_leaves_them_where_they_stand() -> None:
     workspace.set("action", 5, torch.zeros(2, dtype=torch.int64))
     agent(workspace, t=6, n_steps=4)
     assert workspace["env/timestep"][:, 0].tolist() == [t % 8 for t in range(10)]
-
-
-def test_flags_that_stay_are_those_of_the_workspace() -> None:
-    env = ParallelGymAgent(lambda: Autoreset(Count()), 2, seed=0)
-    agent = TemporalAgent(Agents(env, Turns(2)))
-    done = TemporalAgent(EpisodesDone("env/done", "over"))
-    first, second = Workspace(), Workspace()
-    agent(first, n_steps=10)
-    agent(second, n_steps=10)
-    done(first, n_steps=10)
-    done(second, n_steps=5)
-    assert not second["over"].any()
-    done(second, t=5, n_steps=5)
-    assert second["over"][:, 0].tolist() == first["over"][:, 0].tolist() == [False] * 7 + [True] * 3
-    assert second["over"].equal(first["over"])
-
-
-def test_an_action_that_its_dtype_cannot_hold_is_refused() -> None:
-    class Levers(Dark):
-        action_space = spaces.Box(0, 200, (1,), np.uint8)
-
-    agent, workspace = ParallelGymAgent(Levers, 2), Workspace()
-    agent(workspace, t=0)
-    for wrong in (torch.tensor([[300], [0]]), torch.tensor([[-1], [0]])):
-        workspace.set("action", 0, wrong)
-        with pytest.raises(ActionError, match="'action' at time 0"):
-            agent(workspace, t=1)
-    workspace.set("action", 0, torch.tensor([[200], [0]]))
-    agent(workspace, t=1)
-    assert len(workspace["env/reward"]) == 2
-
-
-def test_actions_in_bfloat16() -> None:
-    class Smooth(Dark):
-        action_space = spaces.Box(-1, 1, (1,), np.float32)
-
-    agent, workspace = ParallelGymAgent(Smooth, 2), Workspace()
-    agent(workspace, t=0)
-    workspace.set("action", 0, torch.zeros(2, 1, dtype=torch.bfloat16))
-    agent(workspace, t=1)
-    assert len(workspace["env/reward"]) == 2
 
 
 def test_an_interrupt_comes_after_a_put() -> None:

@@ -9,13 +9,12 @@ import pytest
 import torch
 from count_env import Chance, Count, Staggered, Turns, count_env, counting, joined
 from gymnasium import spaces
-from gymnasium.wrappers import Autoreset, RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers import Autoreset, TimeLimit
 from small_envs import Nested
 
 from plangym_like.batchers.workspaces import (
     Agent,
     Agents,
-    EpisodesDone,
     ParallelGymAgent,
     ReplayBuffer,
     TemporalAgent,
@@ -119,17 +118,6 @@ def test_a_shorter_run_leaves_no_rows_of_the_longer() -> None:
     _check_alignment(joined([buffer.get_shuffled(500)]))
 
 
-def test_what_was_not_written_again_is_missed() -> None:
-    agent = counting(2, autoreset=True)
-    workspace = _run(agent, n_steps=5)
-    workspace.set_full("critic", torch.zeros(5, 2))
-    workspace.copy_n_last_steps(1)
-    agent(workspace, t=1, n_steps=4)
-    assert len(workspace["action"]) == 5 and len(workspace["critic"]) == 1
-    with pytest.raises(InputError, match="critic 1"):
-        workspace.get_transitions()
-
-
 def test_other_agents_may_write_before_the_environments() -> None:
     class Before(Agent):
         def forward(self, t: int, **kwargs: Any) -> None:
@@ -139,28 +127,6 @@ def test_other_agents_may_write_before_the_environments() -> None:
     workspace = _run(agent, n_steps=9)
     agent(workspace, n_steps=6)
     assert workspace["clock"][:, 0].tolist() == list(range(6)) and workspace.time_size() == 6
-
-
-def test_two_sets_of_environments_share_a_board() -> None:
-    one = ParallelGymAgent(partial(count_env, True), 2)
-    other = ParallelGymAgent(partial(count_env, True, end=4), 2, output_string="other/")
-    agent = TemporalAgent(Agents(one, other, Turns(2)))
-    workspace = _run(agent, n_steps=12)
-    for epoch in range(3):
-        if epoch == 1:
-            agent(workspace, n_steps=7)
-        if epoch == 2:
-            workspace.copy_n_last_steps(1)
-            agent(workspace, t=1, n_steps=6)
-    assert workspace.time_size() == 7
-    assert workspace["other/timestep"].amax() == 4 and workspace["env/timestep"].amax() == 7
-
-
-def test_flags_that_another_agent_changes_do_not_mislead() -> None:
-    env = ParallelGymAgent(partial(count_env, True), 2)
-    workspace = _run(TemporalAgent(Agents(env, EpisodesDone(), Turns(2))), n_steps=20)
-    assert workspace["env/done"][7:].all()
-    assert workspace["env/timestep"][:, 0].tolist() == [t % 8 for t in range(20)]
 
 
 def test_another_course_is_refused() -> None:
@@ -252,13 +218,6 @@ def test_every_run_is_a_new_episode() -> None:
     assert len(firsts) == 10
 
 
-def test_waiting_goes_on_for_as_long_as_it_is_asked_for() -> None:
-    workspace = _run(counting(2, autoreset=False), n_steps=20)
-    assert workspace["env/timestep"][:, 0].tolist() == [min(t, 7) for t in range(20)]
-    assert workspace["env/reward"][8:].sum() == 0
-    _check_alignment(joined([workspace.get_transitions()]))
-
-
 # Seeds
 
 
@@ -291,22 +250,6 @@ class Sampling(Agent):
                 self.set((f"action/{key}", t), rows)
         else:
             self.set(("action", t), torch.as_tensor(np.stack(drawn)))
-
-
-def test_no_two_lanes_and_no_two_episodes_are_alike() -> None:
-    for seed in (0, 1):
-        env = ParallelGymAgent(CART_POLE, 16).seed(seed)
-        workspace = _run(TemporalAgent(Agents(env, Chance(2))), n_steps=100)
-        begun = workspace["env/env_obs"][workspace["env/timestep"] == 0]
-        assert len(begun) > 40 and len(begun.unique(dim=0)) == len(begun)
-
-
-def test_seeding_again_begins_again() -> None:
-    env = ParallelGymAgent(CART_POLE, 2).seed(3)
-    first = _run(TemporalAgent(Agents(env, Turns(2, 2))), n_steps=30)["env/env_obs"]
-    on = _run(TemporalAgent(Agents(env, Turns(2, 2))), n_steps=30)["env/env_obs"]
-    again = _run(TemporalAgent(Agents(env.seed(3), Turns(2, 2))), n_steps=30)["env/env_obs"]
-    assert again.equal(first) and not on.equal(first)
 
 
 def test_rows_of_a_seeded_environment() -> None:
@@ -343,17 +286,6 @@ def test_nested_observations_and_actions() -> None:
     assert workspace["env/env_obs/cargo/1"].dtype == torch.int8
 
 
-def test_vectors_of_actions() -> None:
-    env = ParallelGymAgent(partial(make_env, "Pendulum-v1"), 2).seed(0)
-    assert env.get_obs_and_actions_sizes() == (3, 1)
-    assert env.is_continuous_action() and not env.is_discrete_action()
-    workspace = Workspace()
-    env(workspace, t=0)
-    workspace.set("action", 0, torch.tensor([[5.0], [0.1]], dtype=torch.float64))
-    env(workspace, t=1)
-    assert (workspace["env/reward"][1] < 0).all()
-
-
 @pytest.mark.parametrize(
     "action",
     [torch.zeros(3, dtype=torch.int64), torch.zeros(2), torch.zeros(2, 1, dtype=torch.int64)],
@@ -374,29 +306,6 @@ def test_actions_that_do_not_fit(action: torch.Tensor) -> None:
     assert workspace.get("env/timestep", 1).tolist() == [1, 1]
 
 
-def test_an_environment_that_raises_ends_the_run_but_not_the_agent() -> None:
-    class Breaking(Count):
-        broken = True
-
-        def step(self, action: Any) -> Any:
-            if self.index == 2 and self.broken:
-                raise OSError("worn out")
-            return super().step(action)
-
-    env = ParallelGymAgent(Breaking, 2)
-    agent = TemporalAgent(Agents(env, Turns(2)))
-    workspace = Workspace()
-    with pytest.raises(OSError, match="worn out") as caught:
-        agent(workspace, n_steps=9)
-    assert "lane 0" in caught.value.__notes__[0]
-    assert workspace["env/timestep"][:, 0].tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match="time 0"):
-        agent(workspace, t=3, n_steps=1)
-    Breaking.broken = False
-    agent(workspace, n_steps=9)
-    _check_alignment(joined([workspace.get_transitions()]))
-
-
 def test_factories() -> None:
     assert make_env("CartPole-v1", wrappers=[partial(TimeLimit, max_episode_steps=5)]).spec
     order: list[str] = []
@@ -415,13 +324,6 @@ def test_factories() -> None:
     single = gymnasium.make("CartPole-v1")
     with pytest.raises(InputError, match="twice"):
         ParallelGymAgent(lambda: single, 2)
-
-
-def test_autoreset_somewhere_in_the_chain() -> None:
-    env = ParallelGymAgent(lambda: RecordEpisodeStatistics(Autoreset(Count())), 2)
-    workspace = _run(TemporalAgent(Agents(env, Turns(2))), n_steps=18)
-    assert workspace["env/timestep"][:, 1].tolist() == [t % 8 for t in range(18)]
-    _check_alignment(joined([workspace.get_transitions()]))
 
 
 def test_dtypes_are_the_environments_own() -> None:

@@ -1,6 +1,5 @@
 """The board: what was written is there, what was not is an error."""
 
-from typing import Any
 
 import pytest
 import torch
@@ -37,21 +36,6 @@ def test_rows_and_wholes_are_two_views() -> None:
     assert len(x) == 6 and len(y) == 5
     assert list(workspace.keys()) == list(workspace.variables) == ["x", "y"]
     assert "x" in workspace and "z" not in workspace
-
-
-def test_what_was_read_does_not_change_with_what_is_written() -> None:
-    workspace = _numbered()
-    before = workspace["x"]
-    kept = before.clone()
-    workspace.set("x", 2, torch.zeros(3, dtype=torch.int64))
-    assert before.equal(kept) and workspace["x"][2].tolist() == [0, 0, 0]
-
-
-def test_the_order_of_writing_does_not_matter() -> None:
-    workspace = Workspace()
-    for t in reversed(range(4)):
-        workspace.set("return", t, torch.tensor([float(t)]))
-    assert workspace["return"].squeeze(1).tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_rows_that_nobody_wrote_are_errors() -> None:
@@ -151,25 +135,6 @@ def test_transitions_in_the_order_of_time() -> None:
     assert not transitions["env/done"][0].any()
 
 
-def test_transitions_without_final_states_or_by_another_flag() -> None:
-    workspace = _done((2,), ())
-    assert workspace.get_transitions(no_final_state=True).batch_size() == 10
-    workspace.set_full("cut", torch.ones(6, 2, dtype=torch.int64))
-    assert workspace.get_transitions(filter_key="cut")["x"].shape == (2, 0)
-    assert _done((), ()).subtime(0, 1).get_transitions()["x"].shape == (2, 0)
-    workspace.set("x", 6, torch.zeros(2, dtype=torch.int64))
-    with pytest.raises(InputError, match="x 7, y 6"):
-        workspace.get_transitions()
-
-
-def test_transitions_carry_gradients() -> None:
-    weight = torch.ones((), requires_grad=True)
-    workspace = _done((2,), ())
-    workspace.set_full("critic", workspace["x"].float() * weight)
-    workspace.get_transitions()["critic"][1].sum().backward()
-    assert weight.grad is not None and weight.grad > 0
-
-
 def test_parts_along_time() -> None:
     workspace = _numbered()
     assert workspace.subtime(1, 3)["x"].tolist() == [[10, 11, 12], [20, 21, 22]]
@@ -225,18 +190,6 @@ def test_copies_share_nothing_with_their_source() -> None:
     assert not moved.keys() and workspace.time_size() == 5
 
 
-def test_it_says_what_it_holds() -> None:
-    assert repr(_numbered()).splitlines()[1] == "  x: time_size = 5, batch_size = 3"
-
-
-def test_devices_do_not_mix() -> None:
-    workspace = _numbered()
-    with pytest.raises(InputError, match="meta"):
-        workspace.set("x", 5, torch.zeros(3, dtype=torch.int64, device="meta"))
-    moved: Any = workspace.to("meta")
-    assert moved["x"].device.type == "meta" and moved.time_size() == 5
-
-
 def test_a_variable_without_a_batch_dimension() -> None:
     workspace = Workspace()
     workspace.set_full("loss", torch.tensor([3.0, 2.0]))
@@ -253,8 +206,3 @@ def test_a_variable_without_a_batch_dimension() -> None:
             use()
     with pytest.raises(InputError, match="without axes"):
         workspace.set_full("loss", torch.tensor(1.0))
-
-
-def test_nothing_cannot_be_joined() -> None:
-    with pytest.raises(InputError, match="no workspaces to join"):
-        Workspace.cat_batch([])

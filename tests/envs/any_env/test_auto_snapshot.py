@@ -1,6 +1,5 @@
 """How states are saved: as a trial shows, or as the caller chooses."""
 
-import random
 import re
 import sys
 from typing import Any, ClassVar
@@ -22,43 +21,6 @@ class Shy(EzPickle, Dungeon):
     def __init__(self) -> None:
         Dungeon.__init__(self)
         EzPickle.__init__(self)
-
-
-_ENTROPY = random.SystemRandom()
-
-
-class HoldsEntropy(Dungeon):
-    """Could draw from the operating system, whose generator has no state."""
-
-    entropy: Any
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entropy = _ENTROPY
-
-
-class ShyWithEntropy(HoldsEntropy, Shy):
-    """The same, and it cannot be pickled."""
-
-
-class WrappedEntropy(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Holds it in a closure, in its class and in its module."""
-
-    own = random.SystemRandom()
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        held = random.SystemRandom()
-        self.draw = lambda: held.random() + _ENTROPY.random() + self.own.random()
-
-
-@pytest.mark.parametrize("own", [(), (WrappedEntropy,)])
-@pytest.mark.parametrize(("kind", "way"), [(HoldsEntropy, "pickle"), (ShyWithEntropy, "replay")])
-def test_a_generator_without_a_state_is_no_obstacle(kind: Any, way: str, own: Any) -> None:
-    with plangym_like.make(kind, wrappers=own) as env:
-        assert (env.snapshot, env.exactness) == (way, "exact")
-        state = env.reset(seed=0).state
-        assert len(env.step_batch([0, 1, 2], state).rewards) == 3
 
 
 class Hopeless(Dungeon):
@@ -198,12 +160,11 @@ def test_what_cannot_be_unpickled_is_replayed() -> None:
 
 
 @pytest.mark.parametrize("name", [Dungeon, "CartPole-v1"])
-@pytest.mark.parametrize("n_workers", [None, 2])
-def test_wrappers_are_those_of_a_clone_too(name: Any, n_workers: int | None) -> None:
+def test_wrappers_are_those_of_a_clone_too(name: Any) -> None:
     wrappers = [(ClipReward, {"max_reward": 0.25})]
     with pytest.raises(InputError, match="wrappers must be a list"):
-        plangym_like.make(name, n_workers=n_workers, wrappers=iter(wrappers))
-    env = plangym_like.make(name, n_workers=n_workers, wrappers=wrappers)
+        plangym_like.make(name, wrappers=iter(wrappers))
+    env = plangym_like.make(name, wrappers=wrappers)
     other = env.clone()
     for each in (env, other):
         assert each.simulator.wrapper_names()[0] == "ClipReward"
@@ -245,17 +206,6 @@ def test_methods_that_do_not_save_and_load_are_passed_over(kind: Any, reason: st
         assert re.search(reason, env.snapshot_note)
     with pytest.raises(SnapshotError, match=reason):
         plangym_like.make(kind, snapshot="native")
-
-
-class Summing(Dungeon):
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = np.sum
-
-
-def test_a_function_of_numpy_is_a_reference_in_a_pickle() -> None:
-    with plangym_like.make(Summing) as env:
-        assert (env.snapshot, env.exactness) == ("pickle", "exact")
 
 
 class Diary(Dungeon):

@@ -11,8 +11,6 @@ import pytest
 from continuation import (
     assert_equals_gymnasium,
     assert_goes_on,
-    content,
-    format_of,
     restore,
     saved,
 )
@@ -34,16 +32,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 def test_a_restored_environment_goes_on_as_if_nothing_had_happened(chain: str) -> None:
     sim = PickledSimulator(Dungeon, wrappers=CHAINS[chain])
     assert sim.exactness == "exact"
-    for seed in range(6):
+    for seed in range(2):
         assert_goes_on(sim, seed=seed, compare_rows=False)
 
 
 @pytest.mark.parametrize(
-    "name", ["CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", TAXI, "Blackjack-v1"]
+    "name", first_of(["CartPole-v1", "Blackjack-v1", "MountainCarContinuous-v0", TAXI], 2)
 )
 def test_gymnasiums_own_environments_go_on(name: str) -> None:
     sim = PickledSimulator(name)
-    for seed in range(3):
+    for seed in range(2):
         assert_goes_on(sim, seed=seed)
 
 
@@ -84,36 +82,6 @@ def test_nothing_shares_memory_with_the_row() -> None:
     assert (row == kept).all()
     restore(sim, row)
     assert sim.base.here.visits == 0
-
-
-def test_batches_are_pure() -> None:
-    env = plangym_like.make(Dungeon, wrappers=[Diary])
-    assert env.snapshot == "pickle"
-    env.action_space.seed(0)
-    state = env.reset(seed=0).state
-    states, actions = [state], [1]
-    for _ in range(20):
-        actions.append(env.sample_action())
-        states.append(env.step(actions[-1], states[-1]).state)
-    before = env.get_state()
-    one = env.step_batch(actions, states)
-    other = env.step_batch(actions[::-1], states[::-1])
-    assert (one.states == other.states[::-1]).all()
-    assert content(list(one.infos)) == content(list(other.infos)[::-1])
-    assert (env.get_state() == before).all()
-    again = [env.step(action, row) for action, row in zip(actions, states, strict=True)]
-    assert [step.reward for step in again] == one.rewards.tolist()
-
-
-def test_a_row_of_one_simulator_goes_on_in_another() -> None:
-    one, other = (PickledSimulator(Dungeon, wrappers=CHAINS["both"]) for _ in range(2))
-    assert format_of(one) == format_of(other)
-    one.reset(seed=1)
-    for action in [0, 2, 2, 1]:
-        one.step(action, 1)
-    restore(other, saved(one))
-    for action in [2, 1, 0, 2, 2]:
-        assert content(one.step(action, 1)) == content(other.step(action, 1))
 
 
 def test_the_meaning_tells_environments_apart() -> None:
@@ -183,33 +151,15 @@ class Guarded(Dungeon):
 
 def test_locks_inside_are_made_anew() -> None:
     sim = PickledSimulator(Guarded)
-    for seed in range(3):
+    for seed in range(2):
         assert_goes_on(sim, seed=seed, compare_rows=False)
 
 
 # Images
 
 
-class Painting(Dungeon):
-    def render(self) -> Any:
-        import pygame
-
-        if not hasattr(self, "canvas"):
-            self.canvas = pygame.Surface((self.size, 8))
-            self.brushes = {"here": pygame.Surface((1, 8))}
-            self.clock = pygame.time.Clock()
-            self.guard = threading.Lock()
-        with self.guard:
-            self.brushes["here"].fill((255, 255, 255))
-            self.canvas.fill((0, 0, 0))
-            self.canvas.blit(self.brushes["here"], (self.cells.index(self.here), 0))
-            return pygame.surfarray.array3d(self.canvas).transpose(1, 0, 2)
-
-
-@pytest.mark.parametrize("kind", [Dungeon, Painting])
-def test_the_image_is_of_the_current_state(kind: Any) -> None:
-    pytest.importorskip("pygame")
-    env = PickledEnv(lambda: kind(render_mode="rgb_array"), render_mode="rgb_array")
+def test_the_image_is_of_the_current_state() -> None:
+    env = PickledEnv(lambda: Dungeon(render_mode="rgb_array"), render_mode="rgb_array")
     state = env.reset(seed=0).state
     image = env.get_image()
     moved = env.step(2, state).state
@@ -314,16 +264,6 @@ def test_seeds_reach_objects_that_refer_to_the_generator(snapshot: str) -> None:
     rewards = env.step_batch([0, 0, 0], state, seeds=[1, 2, 1]).rewards
     assert rewards[0] != rewards[1] and rewards[0] == rewards[2]
     assert rewards[0] in np.random.default_rng(1).random(4)
-    env.close()
-
-
-def test_seeds_give_each_generator_numbers_of_its_own() -> None:
-    env = PickledEnv(Gambler)
-    state = env.reset(seed=0).state
-    fields = env.view_state(env.step_batch([0], state, seeds=[7]).states)
-    stream = np.random.default_rng(7).random(8)
-    first, own = fields["drawn"][0]
-    assert first in stream and own not in stream
     env.close()
 
 

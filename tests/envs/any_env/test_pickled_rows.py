@@ -123,15 +123,6 @@ def test_a_snapshot_that_outgrows_the_row_says_which_option_helps() -> None:
         PickledEnv(Growing, state_capacity=200)
 
 
-def test_rows_are_zero_behind_the_pickle() -> None:
-    env = PickledEnv(Growing)
-    state = env.reset(seed=0).state
-    later = env.step(1, state).state
-    used = int(state[16:24].view(np.uint64)[0])
-    assert (state[32 + used :] == 0).all()
-    assert int(later[16:24].view(np.uint64)[0]) > used
-
-
 def test_the_fields_are_the_attributes_that_are_numbers() -> None:
     env = PickledEnv("CartPole-v1")
     first = env.reset(seed=0)
@@ -140,15 +131,6 @@ def test_the_fields_are_the_attributes_that_are_numbers() -> None:
     assert np.allclose(fields["state"], batch.obs)
     assert fields["gravity"].tolist() == [9.8, 9.8]
     assert env.view_state(first.state)["state"].shape == (4,)
-
-
-def test_seeds_make_chance_nodes() -> None:
-    env = PickledEnv(Dungeon)
-    state = env.step(2, env.reset(seed=0).state).state
-    one = env.step_batch([1] * 30, state, seeds=range(30))
-    other = env.step_batch([1] * 30, state, seeds=list(range(30))[::-1])
-    assert (one.states == other.states[::-1]).all()
-    assert len(np.unique(one.states, axis=0)) == 30
 
 
 def test_rows_carry_the_length_of_their_payload_and_zeros_behind_it() -> None:

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, reached
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import ClipReward, TimeLimit
 from usual import first_of
 
@@ -76,7 +76,7 @@ class Log(Sled):
         self.x, self.log = saved["x"], saved["log"]
 
 
-@pytest.mark.parametrize("kind", first_of([Sleds, Log, Sled], 2))
+@pytest.mark.parametrize("kind", first_of([Sleds, Log, Sled]))
 def test_two_methods_make_it_plannable(kind: Any) -> None:
     report = check_env(kind, states=8, workers=(2,), state_capacity=4096)
     assert report.ok, str(report)
@@ -145,9 +145,9 @@ class Drawn(Sled):
         self.np_random.bit_generator.state = saved["generator"]
 
 
-@pytest.mark.parametrize("nbytes", range(4))
+@pytest.mark.parametrize("nbytes", [0, 3])
 def test_rows_are_equally_long_wherever_the_environment_is_made(nbytes: int) -> None:
-    lengths = {SaveLoadSimulator(Drawn, nbytes=nbytes).payload_nbytes for _ in range(20)}
+    lengths = {SaveLoadSimulator(Drawn, nbytes=nbytes).payload_nbytes for _ in range(4)}
     assert len(lengths) == 1
 
 
@@ -189,26 +189,6 @@ class Telling(Sleds):
         return *super().step(action)[:4], {"far": 1}
 
 
-class Shapeless(Sleds):
-    def save_state(self) -> Any:
-        return self.x.tolist()
-
-    def load_state(self, saved: Any) -> None:
-        self.x = np.array(saved)
-
-
-class Nest(Sleds):
-    observation_space = Dict(x=Box(-np.inf, np.inf, (2,)))
-
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = super().reset(**kwargs)
-        return {"x": obs}, info
-
-    def step(self, action: Any) -> Any:
-        obs, *rest = super().step(action)
-        return {"x": obs}, *rest
-
-
 @pytest.mark.parametrize(
     "kind, reason",
     [
@@ -217,8 +197,6 @@ class Nest(Sleds):
         (Wrong, r"Wrong\.step_states does not do what step does: the reward of row 0"),
         (Chancy, "draws random numbers"),
         (Telling, "gives infos"),
-        (Shapeless, "states that are arrays"),
-        (Nest, "observations that are one array"),
     ],
 )
 def test_what_does_not_agree_is_refused(kind: Any, reason: str) -> None:
@@ -328,7 +306,7 @@ class WrongLate(Sleds):
         return states, states, states[:, 0], ended, ended
 
 
-@pytest.mark.parametrize("how", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
+@pytest.mark.parametrize("how", first_of([{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}]))
 def test_the_audit_compares_step_states_with_step(how: Any) -> None:
     with plangym_like.make(WrongLate, audit_every=1, **how) as env:
         state = env.reset(seed=0).state

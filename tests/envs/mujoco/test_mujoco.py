@@ -3,7 +3,6 @@
 import copy
 import math
 import os
-import re
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -19,19 +18,19 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plan
 
 import mujoco
 from gymnasium.envs.mujoco.ant_v5 import AntEnv
-from gymnasium.wrappers import NormalizeObservation, TimeAwareObservation
+from gymnasium.wrappers import NormalizeObservation
 from suite import ROBOTS
 
 import plangym_like
 from plangym_like.envs.mujoco.env import MujocoCodec, MujocoEnv, MujocoSimulator
 from plangym_like.envs.mujoco.robots import Ant, Humanoid
-from plangym_like.errors import InputError, SnapshotError, StateLostError, StateMismatchError
+from plangym_like.errors import InputError, StateMismatchError
 from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
-# One of each kind of memory: none beside the integration state, a body's place, all bodies' places.
-SAMPLE = ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v4"]
+# What rows hold besides the integration state: nothing, all bodies' places, and two bodies' places.
+SAMPLE = ["HalfCheetah-v5", "Humanoid-v5", "Reacher-v4"]
 ENDING = ["Hopper-v5", "InvertedDoublePendulum-v5", "Walker2d-v4", "Ant-v4"]
 
 
@@ -64,18 +63,13 @@ def reached(env: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(states), np.stack([space.sample() for _ in range(count)])
 
 
-def test_all_robots_are_here() -> None:
-    assert len(ROBOTS) == 21
-
-
 # The future
 
 
 @pytest.mark.parametrize("name", third_of(ROBOTS))
 def test_goes_on_from_a_restored_state(name: str) -> None:
     sim = MujocoSimulator(name)
-    for seed in range(2):
-        assert_goes_on(sim, seed=seed, steps=20, ends=False)
+    assert_goes_on(sim, seed=0, steps=15, ends=False)
 
 
 @pytest.mark.full
@@ -89,7 +83,7 @@ def test_goes_on_from_fifty_restored_states(name: str) -> None:
 @pytest.mark.parametrize("name", ROBOTS)
 def test_equals_gymnasium(name: str) -> None:
     sim = MujocoSimulator(name, remove_time_limit=False)
-    assert_equals_gymnasium(sim, lambda: gymnasium.make(name), seed=3, steps=60)
+    assert_equals_gymnasium(sim, lambda: gymnasium.make(name), seed=3, steps=30)
 
 
 @pytest.mark.parametrize("robot", [Ant, Humanoid])
@@ -110,11 +104,11 @@ def test_the_first_reward_needs_what_is_carried(
 @pytest.mark.parametrize("name", third_of(ROBOTS))
 def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
     with plangym_like.make(name) as fast, Slow(name).env as slow:
-        states, actions = reached(slow, 40, seed=5)
+        states, actions = reached(slow, 20, seed=5)
         assert fast.simulator.kernel_for(inputs_of(fast).actions) is not None
         result = fast.step_batch(actions, states)
         assert_same(result, slow.step_batch(actions, states))
-        for index in (0, 17, 39):
+        for index in (0, 7, 19):
             step = slow.step(actions[index], states[index])
             mine = row(result, index)
             assert_same(mine[:2], (step.state, step.obs))
@@ -136,15 +130,15 @@ def test_held_actions_and_rollouts(name: str, limited: bool) -> None:
         # Some rows run into it at once, some later, and some are beyond it already.
         kwargs.update(remove_time_limit=False, max_episode_steps=12)
     with plangym_like.make(name, **kwargs) as fast, Slow(name, **kwargs).env as slow:
-        states, actions = reached(slow, 30, seed=6)
+        states, actions = reached(slow, 16, seed=6)
         rng = np.random.default_rng(6)
-        dt = rng.integers(1, 5, 30)
-        seeds = rng.integers(0, 1000, 30)
+        dt = rng.integers(1, 5, 16)
+        seeds = rng.integers(0, 1000, 16)
         for steps in (dt, 3):
             mine = fast.step_batch(actions, states, dt=steps, seeds=seeds)
             assert_same(mine, slow.step_batch(actions, states, dt=steps, seeds=seeds))
         assert_same(fast.step_batch(actions, states[3]), slow.step_batch(actions, states[3]))
-        plans = rng.uniform(-1, 1, (30, 9, *fast.action_shape)).astype(np.float32)
+        plans = rng.uniform(-1, 1, (16, 9, *fast.action_shape)).astype(np.float32)
         plans = np.clip(plans, fast.action_space.low, fast.action_space.high)
         for steps in (1, 2, dt):
             mine = fast.rollout_batch(plans, states, dt=steps, return_observations=True)
@@ -154,7 +148,7 @@ def test_held_actions_and_rollouts(name: str, limited: bool) -> None:
             assert (mine.terminateds | mine.truncateds).any()
 
 
-@pytest.mark.parametrize("dt", [10**6, 10**12, np.array([1, 10**12])], ids=["one", "huge", "each"])
+@pytest.mark.parametrize("dt", [10**12, np.array([1, 10**12])], ids=["one", "each"])
 def test_memory_does_not_grow_with_dt(dt: Any) -> None:
     with plangym_like.make("Hopper-v5") as fast, Slow("Hopper-v5").env as slow:
         states, _ = reached(slow, 2, seed=6)
@@ -172,22 +166,13 @@ def test_memory_does_not_grow_with_dt(dt: Any) -> None:
 
 def test_two_lanes_and_any_order_give_the_same_bytes(env: Any) -> None:
     with plangym_like.make("HalfCheetah-v5", n_workers=2, isolate=True) as parallel:
-        states, actions = reached(env, 50, seed=7)
+        states, actions = reached(env, 24, seed=7)
         once = env.step_batch(actions, states)
         assert_same(parallel.step_batch(actions, states), once)
-        order = np.random.default_rng(7).permutation(50)
+        order = np.random.default_rng(7).permutation(24)
         again = parallel.step_batch(actions[order], states[order])
         assert_same(again.states, once.states[order])
         assert_same(again.rewards, once.rewards[order])
-
-
-def test_what_is_wrapped_is_stepped_row_by_row() -> None:
-    env = plangym_like.make(
-        "HalfCheetah-v5", wrappers=[TimeAwareObservation], remove_time_limit=False
-    )
-    states = np.stack([env.step(env.sample_action(), return_state=True).state for _ in range(5)])
-    result = env.step_batch(np.stack([env.sample_action() for _ in range(5)]), states)
-    assert result.obs.shape == (5, 18) and "x_velocity" in result.infos[0]
 
 
 def test_settings_edited_in_the_living_environment_count() -> None:
@@ -248,21 +233,11 @@ def test_a_robots_pose_becomes_a_root_to_plan_from(env: Any) -> None:
     hand.close()
 
 
-def test_what_is_carried_belongs_to_a_made_state() -> None:
-    with plangym_like.make("Ant-v5") as env:
-        env.reset(seed=0)
-        pose = env.view_state(env.get_state())["qpos"].copy()
-        pose[:2] += 100.0
-        step = env.step(np.zeros(8), env.make_state(qpos=pose))
-        assert abs(step.reward) < 10 and step.info["x_position"] > 99
-
-
 @pytest.mark.parametrize(
     "physics",
     [
         {"qpos": [0.0]},
         {"qvel": [np.nan] * 9},
-        {"qvel": [1e200] * 9},
         {"qpos": [-2e10] * 9},
         {"x": 1},
         {"qpos": "far"},
@@ -307,18 +282,11 @@ def test_a_row_goes_through_a_new_simulator_unchanged() -> None:
                 assert saved(new)[HEADER_NBYTES:].tobytes() == state[HEADER_NBYTES:].tobytes()
 
 
-def test_the_random_generator_is_part_of_the_state(env: Any) -> None:
-    state = env.reset(seed=5).state
-    first = env.reset().obs
-    env.set_state(state)
-    assert_same(env.reset().obs, first)
-
-
 @pytest.mark.parametrize("name", third_of(ROBOTS))
 def test_the_quick_step_from_a_given_state_equals_the_simulators_step(name: str) -> None:
     with plangym_like.make(name) as quick, plangym_like.make(name) as slow:
         slow.simulator.step_row = lambda row, action, dt: None
-        states, actions = reached(slow, 8, seed=3)
+        states, actions = reached(slow, 4, seed=3)
         assert quick.simulator.step_row(states[0], actions[0], 1) is not None
         for state, action in zip(states, actions, strict=True):
             quick.reset(seed=1)  # its random generator then differs from those in the states
@@ -352,22 +320,6 @@ def test_a_reward_of_minus_zero_becomes_zero() -> None:
         assert math.copysign(1.0, single.reward) == 1.0
 
 
-def test_a_quick_step_that_ends_an_episode_begins_the_next_one() -> None:
-    name = "InvertedPendulum-v5"
-    with (
-        plangym_like.make(name, autoreset=True) as quick,
-        plangym_like.make(name, autoreset=True) as slow,
-    ):
-        slow.simulator.step_row = lambda row, action, dt: None
-        for env in (quick, slow):
-            env.reset(seed=4)
-        fallen = slow.make_state(qpos=[0.0, 0.5], qvel=[0.0, 1.0])
-        steps = [env.step(np.zeros(1, np.float32), fallen) for env in (quick, slow)]
-        assert steps[0].terminated
-        assert_same(steps[0], steps[1])
-        assert_same(quick.get_state(), slow.get_state())
-
-
 def test_a_robot_with_replaced_methods_is_not_stepped_quickly() -> None:
     with plangym_like.make("HalfCheetah-v5", audit="off") as env:
         base, state = env.gym_env.unwrapped, env.reset(seed=0).state
@@ -375,20 +327,6 @@ def test_a_robot_with_replaced_methods_is_not_stepped_quickly() -> None:
         base._get_obs = lambda: observe() + base.np_random.normal(0, 0.1, 17)
         action = np.zeros(6, np.float32)
         assert_same(env.step(action, state), env.step(action, state))
-
-
-def test_a_quick_step_that_raises_loses_the_current_state() -> None:
-    with plangym_like.make("HalfCheetah-v5") as env:
-        state = env.reset(seed=0).state
-        step = env.simulator.base.step
-        env.simulator.base.step = lambda action: step(action[:2])
-        with pytest.raises(ValueError):
-            env.step(env.action_space.high, state)
-        env.simulator.base.step = step
-        with pytest.raises(StateLostError):
-            env.get_state()
-        env.set_state(state)
-        assert_same(env.get_state(), state)
 
 
 # Classes of one's own
@@ -407,14 +345,6 @@ def test_a_class_of_ones_own_is_saved_with_all_that_is_derived_and_says_what_is_
         assert env.exactness == "approximate" and "Leaping" in env.exactness_note
         assert env.state_nbytes > plangym_like.make("Ant-v5").state_nbytes
         assert_goes_on(env.simulator, seed=2, steps=20, ends=False)
-
-
-class KeepsPosition(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps an array of MuJoCo's data, and looks at it late in an episode."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.position = env.unwrapped.data.qpos
 
 
 class SavesViews(gymnasium.Env[Any, Any]):
@@ -451,37 +381,12 @@ class HoldsMujoco(SavesViews):
     save_state = load_state = None  # type: ignore[assignment]
 
 
-class Sleeps(HoldsMujoco):
-    """A class whose bodies may sleep: MuJoCo's functions do not save all of its state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_SLEEP
-        mujoco.mj_resetData(self.model, self.data)
-
-
-def test_a_class_that_holds_mujocos_data_is_told_how_to_save_it() -> None:
+def test_a_class_that_holds_mujocos_data_is_replayed() -> None:
     with plangym_like.make(HoldsMujoco) as env:
         assert (env.snapshot, env.exactness) == ("replay", "exact")
         note = env.snapshot_note
-        assert "its attribute data is MuJoCo's MjData" in note and "mujoco.mj_setState" in note
         assert "['data'], two different contents of a mujoco._structs.MjData" in note
         assert "\\x" not in note and "b'" not in note
-    with pytest.raises(SnapshotError, match=r"mujoco\.mj_getState"):
-        plangym_like.make(HoldsMujoco, snapshot="native")
-    if hasattr(mujoco.mjtEnableBit, "mjENBL_SLEEP"):
-        with plangym_like.make(Sleeps) as env:
-            assert (env.snapshot, env.exactness) == ("replay", "exact")
-            assert "mj_setState" not in env.snapshot_note
-
-
-def test_a_wrapper_that_keeps_an_array_of_mujocos_data_is_replayed() -> None:
-    reason = r"KeepsPosition\.position .* belongs to a library"
-    with plangym_like.make("HalfCheetah-v5", wrappers=[KeepsPosition]) as env:
-        assert (env.snapshot, env.exactness) == ("replay", "exact")
-        assert re.search(f"by native: {reason}", env.snapshot_note)
-    with pytest.raises(SnapshotError, match=reason):
-        plangym_like.make("HalfCheetah-v5", wrappers=[KeepsPosition], snapshot="native")
 
 
 def test_save_state_may_return_arrays_of_mujocos_data() -> None:
@@ -497,11 +402,6 @@ def test_what_mujoco_says_of_gymnasiums_models_is_neither_printed_nor_written(
         env.step_batch(np.zeros((2, 6)), env.reset(seed=0).state)
     printed = capfd.readouterr()
     assert (printed.out, printed.err, os.listdir(tmp_path)) == ("", "", [])
-
-
-def test_another_simulators_environment_is_refused() -> None:
-    with pytest.raises(SnapshotError, match="CartPole"):
-        MujocoSimulator("CartPole-v1")
 
 
 def test_the_seed_of_the_generator_stays_what_the_user_gave() -> None:

@@ -10,14 +10,13 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
-from usual import third_of
+from usual import first_of, third_of
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
 import gymnasium.envs.mujoco
 
 import plangym_like
-from plangym_like.envs.classic.equations import CartPole
 from plangym_like.envs.mujoco.batch import Robot
 from plangym_like.envs.mujoco.robots import Ant, Reacher
 from plangym_like.errors import RowExitError
@@ -56,7 +55,7 @@ INSIDE = {
 }
 CASES = [(name, place) for name in FILES for place in PLACES]
 CASES += [(name, "inside") for name in INSIDE]
-LANES, STEPS = 5, 10
+LANES, STEPS = 3, 8
 
 
 def with_more_joints(name: str, place: str, folder: Path) -> str:
@@ -129,11 +128,13 @@ def raising(error: BaseException) -> Any:
 
 @pytest.mark.parametrize(
     "robot, method, error",
-    [
-        (Ant, "compute_rewards", KeyError("torso")),
-        (Reacher, "observe", IndexError()),
-        (Ant, "recorded", AssertionError()),
-    ],
+    first_of(
+        [
+            (Ant, "compute_rewards", KeyError("torso")),
+            (Reacher, "observe", IndexError()),
+            (Ant, "recorded", AssertionError()),
+        ]
+    ),
 )
 def test_whatever_a_vectorised_form_raises_the_environment_steps_itself(
     robot: type[Robot], error: Exception, method: str, monkeypatch: pytest.MonkeyPatch
@@ -153,20 +154,6 @@ def test_whatever_a_vectorised_form_raises_the_environment_steps_itself(
         assert not env.simulator.steps_batches
         envs.reset(seed=list(range(LANES)))
         assert_same([envs.step(actions)[:4] for _ in range(5)], together)
-
-
-def test_classic_control_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with plangym_like.make("CartPole-v1") as env, plangym_like.make_vec("CartPole-v1", 9) as envs:
-        states = np.stack([env.reset(seed=lane).state for lane in range(9)])
-        usual = env.step_batch([0, 1, 1] * 3, states)
-        envs.reset(seed=0)
-        together = envs.step(np.array([0, 1, 1] * 3))[:4]
-    monkeypatch.setattr(CartPole, "advance", raising(ZeroDivisionError()))
-    with plangym_like.make("CartPole-v1") as env, plangym_like.make_vec("CartPole-v1", 9) as envs:
-        assert_same(env.step_batch([0, 1, 1] * 3, states), usual)
-        assert not env.simulator.steps_batches
-        envs.reset(seed=0)
-        assert_same(envs.step(np.array([0, 1, 1] * 3))[:4], together)
 
 
 def test_ctrl_c_in_the_trial_of_a_form_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:

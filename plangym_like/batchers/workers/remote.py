@@ -1,0 +1,522 @@
+"""Workers in other processes: `ProcessBackend` on this machine, `RayBackend` on a Ray cluster."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import os
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plangym_like.batchers.trees import (
+    as_arrays,
+    as_tensors,
+    empty,
+    layout_of_tensors,
+    tensor_over,
+)
+from plangym_like.batchers.weights import VersionedTree
+from plangym_like.batchers.workers.backend import (
+    Backend,
+    Call,
+    GroupContext,
+    HostedObjects,
+    Hosting,
+    ObjectMaker,
+    WorkerMemory,
+    control_layout,
+)
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.node_actor import enter_worker_context, worker_context
+from plangym_like.cluster.sites import actor_options
+from plangym_like.errors import WorkerDiedError
+from plangym_like.processes import start_methods
+from plangym_like.processes.child import check_can_start
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.pool import WorkerHandle, WorkerPool
+from plangym_like.processes.remote_errors import pack_exception, unpack_exception
+from plangym_like.processes.shared_memory import SharedBlock, as_bytes, attach
+from plangym_like.processes.wire import dumps, dumps_by_value, loads
+from plangym_like.results import Stats
+from plangym_like.states.rows import adopt_session_key, session_key
+from plangym_like.vector.memory import SharedArrays
+from plangym_like.vector.tree import Leaf, tree_map
+
+# Imported once in the fork server from which workers are forked.
+_PRELOAD = ("torch", "plangym_like.batchers.workers.remote")
+# Arrays of smaller results are sent in messages.
+_MOST_SENT_NBYTES = 1 << 16
+_ALIGNMENT = 64
+
+
+class Shipment(NamedTuple):
+    """A result on its way from a worker to the owner.
+
+    Attributes
+    ----------
+    content : bytes
+        The result, pickled without its arrays.
+    arrays : list of bytearray, or list of int
+        The bytes of the arrays; or their numbers of bytes, if they are in the lent memory.
+    """
+
+    content: bytes
+    arrays: Any
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the arrays are in the lent memory."""
+        return bool(self.arrays) and isinstance(self.arrays[0], int)
+
+    def nbytes(self) -> int:
+        """Return how much memory the arrays need."""
+        sizes = self.arrays if self.is_in_memory else map(len, self.arrays)
+        return sum(map(_padded, sizes))
+
+    def open(self, memory: NDArray[np.uint8] | None) -> Any:
+        """Return the result; its arrays share the lent `memory`, if they are in it."""
+        arrays = self.arrays
+        if self.is_in_memory:
+            assert memory is not None
+            starts = np.cumsum([0, *map(_padded, arrays)]).tolist()
+            arrays = [memory[at : at + size] for at, size in zip(starts, arrays, strict=False)]
+        return pickle.loads(self.content, buffers=arrays)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def ship(result: Any, memory: NDArray[np.uint8] | None) -> Shipment:
+    """Put the arrays of `result` into `memory` if they are large and fit; return the shipment."""
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        content = pickle.dumps(result, 5, buffer_callback=buffers.append)
+    except Exception:  # classes that the owner cannot import, which `dumps` pickles by value
+        return Shipment(dumps(result), [])
+    arrays = [np.frombuffer(each.raw(), np.uint8) for each in buffers]
+    nbytes = sum(_padded(array.size) for array in arrays)
+    if memory is None or not _MOST_SENT_NBYTES < nbytes <= memory.size:
+        return Shipment(content, [bytearray(array) for array in arrays])
+    at = 0
+    for array in arrays:
+        memory[at : at + array.size] = array
+        at += _padded(array.size)
+    return Shipment(content, [array.size for array in arrays])
+
+
+class ProcessHost(HostedObjects):
+    """Objects in a worker process, and the memory that its owner lends it for results."""
+
+    def __init__(
+        self, make_object: Callable[[GroupContext], Any], groups: Sequence[int]
+    ) -> None:
+        self._blocks: dict[int, NDArray[np.uint8]] = {}
+        super().__init__(make_object, groups)
+
+    def attach_block(self, number: int, *, fds: Sequence[int]) -> None:
+        """Map a block of memory that the owner will lend by its `number`."""
+        self._blocks[number] = attach(fds[0])
+
+    def call_and_ship(self, block: int | None, group: int, method: str, args: Any) -> Shipment:
+        """Call `method` of the object of `group`; put a large result into the lent `block`."""
+        result = self.call(group, method, *args)
+        return ship(result, None if block is None else self._blocks[block])
+
+
+class ProcessBackend(Backend):
+    """Worker processes. Weights and large results are in shared memory; other data is pickled.
+
+    Workers are not replaced when they die, because the state of their objects is lost.
+    """
+
+    def __init__(self, hosting: Hosting) -> None:
+        check_can_start()
+        super().__init__(hosting)
+        start_method = hosting.workers.start_method
+        self.num_workers = hosting.count_workers(len(os.sched_getaffinity(0)))
+        self._memories: list[SharedArrays] = []
+        self._published: dict[str, tuple[SharedArrays, VersionedTree]] = {}
+        self._workers: list[WorkerHandle] = []
+        self._pool = WorkerPool(self._workers, counts=Stats())
+        # The memory for results: the size that the largest one needs, the blocks that are free for
+        # each worker, and for each call the worker and the block lent to it.
+        self._nbytes = 0
+        self._free: list[list[SharedBlock]] = [[] for _ in range(self.num_workers)]
+        self._lent: dict[Call, tuple[int, SharedBlock | None]] = {}
+        try:
+            preload = (*_PRELOAD, *hosting.preload)
+            if start_method == "forkserver":
+                start_methods.warm_up(preload)
+            make_object = ObjectMaker(hosting.make_object)
+            for number in range(self.num_workers):
+                groups = hosting.groups_of(number, self.num_workers)
+                process = ExternalProcess(
+                    partial(ProcessHost, make_object, groups),
+                    start_method=start_method,
+                    preload=preload,
+                    name=f"{hosting.name}-{number}",
+                )
+                self._workers.append(WorkerHandle(process, number))
+            self._pool = WorkerPool(self._workers, counts=Stats())
+            self._control = self._share("control", "", control_layout(hosting.num_groups)).arrays
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    def _share(self, kind: str, name: str, layout: Any) -> SharedArrays:
+        """Make shared memory, and let all workers map it; see `HostedObjects.attach`."""
+        shared = SharedArrays(layout, tensor_over)
+        self._memories.append(shared)
+        for worker in self._workers:
+            worker.process.apply(HostedObjects.attach, kind, name, layout, fds=[shared.fd])
+        return shared
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers]
+
+    def describe(self, worker: int) -> str:
+        return f"worker {self.hosting.name}-{worker} (pid {self._workers[worker].process.pid})"
+
+    def is_ready(self, worker: int) -> bool:
+        # Ignored here: if the constructor of an object raised, every call raises the same error.
+        with suppress(Exception):
+            self._workers[worker].become_ready()
+        return self._workers[worker].ready
+
+    def publish(self, name: str, tree: Any, version: int) -> None:
+        layout = {"version": Leaf((1,), torch.int64), "tree": layout_of_tensors(tree)}
+        shared, target = self._published.get(name, (None, None))
+        if shared is not None and shared.layout != layout:
+            self._memories.remove(shared)
+            shared.close()
+            target = None
+        if target is None:
+            shared = self._share("published", name, layout)
+            target = VersionedTree(shared.arrays, shared.fd)
+            self._published[name] = shared, target
+        target.write(tree, version, self.hosting.workers.timeout)
+
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        worker = group % self.num_workers
+        process, free = self._workers[worker].process, self._free[worker]
+        block = None
+        if self._nbytes > _MOST_SENT_NBYTES:
+            while free and block is None:
+                block = free.pop()
+                block = block if block.nbytes >= self._nbytes else None
+            if block is None:
+                # Sizes are powers of two, so that few blocks are replaced as results get larger.
+                block = SharedBlock(1 << (self._nbytes - 1).bit_length())
+                process.apply(ProcessHost.attach_block, block.number, fds=[block.fd])
+        number = None if block is None else block.number
+        call = process.apply(ProcessHost.call_and_ship, number, group, method, args)
+        self._lent[call] = worker, block
+        return call
+
+    def result(self, call: Call) -> Any:
+        try:
+            shipment: Shipment = call.result()
+        except BaseException:
+            self.release(call)
+            raise
+        self._nbytes = max(self._nbytes, shipment.nbytes())
+        _, block = self._lent[call]
+        if not shipment.is_in_memory:
+            self.release(call)
+        return shipment.open(None if block is None else as_bytes(block.memory))
+
+    def release(self, call: Call) -> None:
+        worker, block = self._lent.pop(call, (0, None))
+        if block is not None:
+            self._free[worker].append(block)
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        self._pool.wait(max(0.0, seconds))
+
+    def beats(self, worker: int) -> int:
+        beats = self._control["beats"].tolist()
+        return sum(beats[group] for group in self.hosting.groups_of(worker, self.num_workers))
+
+    def close(self, timeout: float) -> None:
+        if self._memories:
+            # Running jobs end at their next step.
+            self._memories[0].arrays["stop"].fill_(1)
+        self._pool.close(timeout)
+        self._workers.clear()
+        for memory in self._memories:
+            memory.close()
+        lent = [block for _, block in self._lent.values() if block is not None]
+        for block in sum(self._free, lent):
+            block.close()
+        self._lent.clear()
+
+
+# On a Ray cluster
+
+# How long to wait for actors to close their objects. After that, Ray takes time to end the actors.
+_CLOSE_SECONDS = 1.0
+# The name of the actor's thread that answers while its other thread runs a job.
+_CONTROL_THREAD = "control"
+
+
+class Heartbeat(NamedTuple):
+    """The process id and node of an actor, and how often its objects have reported progress."""
+
+    pid: int
+    node: str
+    beats: int
+
+
+class Update(NamedTuple):
+    """A published tree of arrays that an actor lacks, with its version."""
+
+    name: str
+    version: int
+    content: Any
+
+
+@dataclass(slots=True)
+class JobResult:
+    """The pickled value or error of a job."""
+
+    heartbeat: Heartbeat
+    value: bytes = b""
+    error: bytes | None = None
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu()
+
+
+class GroupActor:
+    """Hosts the objects of `groups`, and shares no memory with the owner.
+
+    One thread makes the objects and runs all methods except `heartbeat` and `stop`, which run in a
+    second thread.
+
+    Parameters
+    ----------
+    recipe : bytes
+        A pickled tuple of three parts: the caller's worker context, the caller's session key, and
+        the function that makes an object.
+    groups : sequence of int
+    num_groups : int
+        The total number of groups in all workers.
+    """
+
+    def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
+        self._recipe, self._groups = recipe, groups
+        self._node: str = ray_session.import_ray().util.get_node_ip_address()
+        self._memory = WorkerMemory()
+        self._memory.control = empty(control_layout(num_groups), ())
+        self._hosted: HostedObjects | None = None
+        self._failure: bytes | None = None
+
+    def make(self) -> JobResult:
+        """Make the hosted objects; if that fails, every later job fails with the same error."""
+        try:
+            context, key, make_object = loads(self._recipe)
+            enter_worker_context(**context)
+            adopt_session_key(key)
+            self._hosted = HostedObjects(loads(make_object), self._groups, self._memory)
+        except BaseException as error:
+            self._failure = pack_exception(error, skip_frames=1)
+        return JobResult(self.heartbeat(), dumps(None), self._failure)
+
+    def call(self, group: int, method: str, args: bytes, *updates: Update) -> JobResult:
+        """Apply `updates` to the actor's memory, then call `method` on the object of `group`."""
+        hosted = self._hosted
+        if hosted is None:
+            return JobResult(self.heartbeat(), error=self._failure)
+        try:
+            for name, version, content in updates:
+                # Copied, because Ray's arrays are read-only.
+                tree = as_tensors(tree_map(copy.copy, content))
+                self._memory.published[name] = VersionedTree.of(tree, version)
+            return JobResult(self.heartbeat(), dumps(hosted.call(group, method, *loads(args))))
+        except BaseException as error:
+            return JobResult(self.heartbeat(), error=pack_exception(error, skip_frames=1))
+
+    def heartbeat(self) -> Heartbeat:
+        """Return the actor's process id, its node, and the progress of its objects."""
+        return Heartbeat(os.getpid(), self._node, int(self._memory.control["beats"].sum()))
+
+    def stop(self) -> None:
+        """End the current job at its next step."""
+        self._memory.control["stop"].fill_(1)
+
+    def close(self) -> None:
+        """Close the objects, once the current job has ended."""
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            hosted.close()
+
+
+class RayBackend(Backend):
+    """Workers that are Ray actors, and share no memory with the owner.
+
+    What is published is put into Ray's object store once, and workers get it with their next jobs.
+    Ray must never restart an actor or repeat a
+    call, because the state of the hosted objects would be lost or wrong.
+    """
+
+    # A cluster may have to start a node first, which takes minutes in a cloud.
+    start_seconds = 600.0
+
+    def __init__(self, hosting: Hosting) -> None:
+        super().__init__(hosting)
+        options = hosting.workers.ray_options
+        self._actors: list[Any] = []
+        self._made: list[concurrent.futures.Future[Any]] = []
+        # The worker and the future of each unfinished call.
+        self._calls: dict[Any, tuple[int, concurrent.futures.Future[Any]]] = {}
+        # For each name, the version and a Ray reference to its `Update`.
+        self._updates: dict[str, tuple[int, Any]] = {}
+        self._session: ray_session.RaySession | None = ray_session.join(options.get("address"))
+        try:
+            self._start_actors(options.get("resources"), options.get("runtime_env"))
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    def _start_actors(
+        self, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
+    ) -> None:
+        ray, hosting, session = ray_session.import_ray(), self.hosting, self._session
+        assert session is not None
+        self.num_workers = hosting.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
+        # A cluster that was started for this program has no other users: reserve no cores there.
+        claimed = actor_options(0 if session.started else 1, resources, runtime_env)
+        actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
+        actor = actor.options(scheduling_strategy="SPREAD", **claimed)
+        make_object = dumps_by_value(ObjectMaker(hosting.make_object))
+        recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
+        for worker in range(self.num_workers):
+            groups = hosting.groups_of(worker, self.num_workers)
+            self._actors.append(actor.remote(recipe, groups, hosting.num_groups))
+        # For each worker, the version that it has of each update.
+        self._seen: list[dict[str, int]] = [{} for _ in self._actors]
+        self._heartbeats: list[Heartbeat | None] = [None] * self.num_workers
+        self._heartbeat_refs: dict[Any, int] = {}
+        self._asked_at = [float("-inf")] * self.num_workers
+        self._made = [self._track(w, a.make.remote()) for w, a in enumerate(self._actors)]
+        self._ask_for_heartbeats()
+
+    def _track(self, worker: int, ref: Any) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._calls[ref] = worker, future
+        return future
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the actors that have reported theirs so far."""
+        return [heartbeat.pid for heartbeat in self._heartbeats if heartbeat is not None]
+
+    def describe(self, worker: int) -> str:
+        heartbeat = self._heartbeats[worker]
+        about = "not started by the cluster yet"
+        if heartbeat is not None:
+            about = f"pid {heartbeat.pid} on node {heartbeat.node}"
+        return f"worker {self.hosting.name}-{worker} ({about})"
+
+    def is_ready(self, worker: int) -> bool:
+        return self._made[worker].done()
+
+    def publish(self, name: str, tree: Any, version: int) -> None:
+        update = Update(name, version, as_arrays(tree_map(_on_cpu, tree)))
+        self._updates[name] = version, ray_session.import_ray().put(update)
+
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        worker = group % self.num_workers
+        seen, lacking = self._seen[worker], []
+        for name, (version, ref) in self._updates.items():
+            if seen.get(name) != version:
+                seen[name] = version
+                lacking.append(ref)
+        ref = self._actors[worker].call.remote(group, method, dumps(args), *lacking)
+        return self._track(worker, ref)
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        self._ask_for_heartbeats()
+        ray, refs = ray_session.import_ray(), [*self._calls, *self._heartbeat_refs]
+        if not refs:
+            time.sleep(seconds)
+            return
+        ready, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, seconds))
+        if ready and len(refs) > 1:
+            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+        for ref in ready:
+            if ref in self._heartbeat_refs:
+                worker = self._heartbeat_refs.pop(ref)
+                # Ignored here: if the actor has died, its jobs report that.
+                with suppress(ray.exceptions.RayError):
+                    self._heartbeats[worker] = ray.get(ref)
+            else:
+                worker, future = self._calls[ref]
+                if not future.done():
+                    self._receive(ref, worker, future)
+                # Removed last: otherwise, an interrupt could leave the job unfinished for ever.
+                del self._calls[ref]
+
+    def _receive(self, ref: Any, worker: int, future: concurrent.futures.Future[Any]) -> None:
+        ray = ray_session.import_ray()
+        try:
+            result: JobResult = ray.get(ref)
+        except ray.exceptions.RayError as error:
+            future.set_exception(self._death(worker, error))
+            return
+        self._heartbeats[worker] = result.heartbeat
+        if result.error is not None:
+            future.set_exception(unpack_exception(result.error))
+        else:
+            future.set_result(loads(result.value))
+
+    def _death(self, worker: int, error: Exception) -> WorkerDiedError:
+        heartbeat, told = self._heartbeats[worker], " ".join(str(error).split())
+        return WorkerDiedError(
+            f"{self.describe(worker)} has died, and its jobs are lost: {told}",
+            None if heartbeat is None else heartbeat.pid,
+        )
+
+    def _ask_for_heartbeats(self) -> None:
+        """Request a heartbeat from each actor, unless one was requested recently."""
+        now = time.monotonic()
+        for worker, actor in enumerate(self._actors):
+            due = now - self._asked_at[worker] >= self.hosting.workers.timeout / 4
+            if due and worker not in self._heartbeat_refs.values():
+                self._asked_at[worker] = now
+                ref = actor.heartbeat.options(concurrency_group=_CONTROL_THREAD).remote()
+                self._heartbeat_refs[ref] = worker
+
+    def beats(self, worker: int) -> int:
+        heartbeat = self._heartbeats[worker]
+        return -1 if heartbeat is None else heartbeat.beats
+
+    def close(self, timeout: float) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+        ray, actors, self._actors = ray_session.import_ray(), self._actors, []
+        if ray.is_initialized():
+            for actor in actors:
+                actor.stop.options(concurrency_group=_CONTROL_THREAD).remote()
+            ready = [actor for actor, made in zip(actors, self._made, strict=False) if made.done()]
+            closing = [actor.close.remote() for actor in ready]
+            if closing:
+                seconds = min(timeout, _CLOSE_SECONDS)
+                ray.wait(closing, num_returns=len(closing), timeout=seconds)
+            for actor in actors:
+                ray.kill(actor, no_restart=True)
+        self._calls.clear()
+        session.leave()
