@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -55,10 +56,10 @@ def checked_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel | N
         The dtype of actions, a type character.
     """
     try:
-        kernel = _transform_kernel(sim, transforms, kind) if transforms else sim.make_kernel(kind)
+        make = partial(_transform_kernel, sim, transforms) if transforms else sim.make_kernel
+        kernel: Kernel | None = make(kind)
         if kernel is None or not kernel.disagreement(sim, kind):
-            found: Kernel | None = kernel
-            return found
+            return kernel
     except Exception as error:
         # It was written for other shapes or values than those of this environment.
         logger.info("%s is stepped row by row: %r", name_of(sim.name), error)
@@ -71,10 +72,10 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
     if not all(map(spaces.is_leaf, (sim.base.observation_space, sim.observation_space))):
         return None
     action = owned(trial_actions(sim.action_space, kind)[0])
-    for change in _methods(reversed(transforms), "action"):
-        action = change(action)
     with state_kept(sim):
         sim.env.reset(seed=0)
+        for change in _methods(reversed(transforms), "action"):
+            action = change(action)
         obs, reward = sim.base.step(action)[:2]
     action_kind = np.asarray(action).dtype.char
     inner = sim.make_kernel(action_kind)
@@ -85,10 +86,11 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
 
 @dataclass(slots=True)
 class InnerRows(States):
-    """Rows of the environment inside the wrappers: ``(N,)`` or ``(N, ...)``.
+    """N rows of the environment inside the wrappers.
 
-    ``numbers`` are the numbers of the rows in their batch. ``rows`` are the states, ``obs`` the
-    last observations, and ``infos`` those of each column.
+    ``numbers`` ``(N,)`` are the numbers of the rows in their batch. ``rows`` ``(N, nbytes)`` are
+    the states, ``obs`` ``(N, *shape)`` the last observations, and ``infos`` the last infos by name,
+    each ``(N, ...)``.
     """
 
     numbers: NDArray[np.intp]

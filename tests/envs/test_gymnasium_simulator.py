@@ -1,6 +1,5 @@
 """What all of Gymnasium's environments share: time limits, rewards, and what is observed."""
 
-import importlib.util
 import math
 import re
 import warnings
@@ -605,30 +604,3 @@ def test_states_are_refused_until_the_change_is_undone(backend: str) -> None:
             env.set_state(state)
         assert np.array_equal(env.reset(seed=0, options={"gravity": 9.8}).state, state)
         assert np.array_equal(env.rollout_batch(np.ones((1, 5), int), state).states, before.states)
-
-
-class Lighter(gymnasium.Wrapper):
-    """Changes a number inside the simulator's model, as an option of reset says."""
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        if options:
-            self.unwrapped.model.opt.gravity[2] = options["gravity"]
-        return self.env.reset(seed=seed)
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="MuJoCo is not installed")
-def test_an_environment_whose_model_options_changed_refuses_further_use() -> None:
-    with plangym_like.make("InvertedPendulum-v5", wrappers=[Lighter]) as env:
-        state = env.reset(seed=0).state
-        with pytest.raises(ChangedSettingError, match=r"model\.opt\.gravity\[2\] changed"):
-            env.reset(options={"gravity": -1.0})
-        for use in (
-            env.reset,
-            lambda: env.step([0.0]),
-            lambda: env.step([0.0], state),
-            lambda: env.step_batch(np.zeros((1, 1)), state),
-            lambda: env.step_batch(np.zeros((64, 1)), state),
-            lambda: env.set_state(state),
-        ):
-            with pytest.raises(SnapshotError, match=r"model\.opt\.gravity\[2\] changed"):
-                use()

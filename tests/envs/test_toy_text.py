@@ -11,7 +11,6 @@ from block_steps import compare, pair
 from continuation import (
     assert_equals_gymnasium,
     assert_goes_on,
-    content,
     format_of,
     restore,
     saved,
@@ -242,20 +241,6 @@ def test_seeds_make_chance_nodes(game: str) -> None:
     other = env.step_batch([1] * 64, state, seeds=seeds[::-1].copy())
     assert (one.states == other.states[::-1]).all()
     assert len(np.unique(one.states, axis=0)) > 1
-    assert copy.copy(type(env)) is ToyTextEnv
-
-
-@pytest.mark.parametrize("game", ["lake", "cliff", "taxi"])
-def test_damaged_numbers_are_refused(game: str) -> None:
-    name, arguments = GAMES[game]
-    sim = ToyTextSimulator(name, **arguments)
-    sim.reset(seed=0)
-    before, row = int(sim.base.s), saved(sim)
-    for fields, message in (((0, 99), "lastaction is 99"), ((-2, 0), r"Env\.s is -2")):
-        row[32:48].view(np.int64)[:] = fields
-        with pytest.raises(StateFormatError, match=message):
-            restore(sim, row)
-        assert sim.base.s == before
 
 
 # Blocks
@@ -302,19 +287,6 @@ def test_taxis_slide_in_blocks_too() -> None:
     states = random_rows(slow, 60)
     compare(fast, slow, states, np.arange(120).reshape(60, 2) % 6)
     assert len(np.unique(fast.step_batch(np.arange(60) % 6, states).infos["prob"])) == 3
-
-
-def test_a_row_alone_is_stepped_with_the_types_of_gymnasium() -> None:
-    for name in ("FrozenLake-v1", CLIFF, TAXI):
-        env, theirs = ToyTextEnv(name, autoreset=False), gym.make(name).unwrapped
-        state = env.reset(seed=5).state
-        theirs.reset(seed=5)
-        for action in [0, 1, 2, 3, 2, 1, 0, 3] * 3:
-            state, obs, reward, terminated, truncated, info = env.step(action, state)
-            expected = theirs.step(action)
-            assert (obs, reward, terminated, truncated) == expected[:4]
-            assert (type(obs), type(terminated)) == (int, bool)
-            assert content({key: info[key] for key in expected[4]}) == content(expected[4])
 
 
 def test_another_table_or_step_of_the_environment_counts() -> None:

@@ -105,7 +105,7 @@ def test_an_approximation_says_so() -> None:
 @pytest.mark.parametrize(
     "name, snapshot, reason",
     [
-        ("CartPole-v1", "copy", "snapshot must be one of 'auto', 'native', 'pickle', 'replay'"),
+        ("CartPole-v1", "copy", "snapshot must be 'auto', 'native', 'pickle' or 'replay'"),
         ("LunarLander-v3", "native", "LunarLander-v3 has no snapshot='native': Box2D gives no"),
     ],
 )
