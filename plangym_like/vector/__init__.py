@@ -4,9 +4,8 @@
   the arrays that its results are written into; checks of state rows and seeds
 - `make_lanes`: makes lanes from ids, factories or environments, in their fastest form
 - `sequential_lanes`: lanes stepped one by one
-- `kernel_lanes`: lanes stepped together by a kernel, such as that of classic control
+- `kernel_lanes`: lanes stepped together, by a kernel or as state rows of one `PlanEnv`
 - `robot_kernel`: the kernel of MuJoCo robots, with vectorised rewards, observations and infos
-- `row_lanes`: lanes that are state rows of one `PlanEnv`
 - `process_lanes`: lanes in several processes, which are replaced when they die; this module uses
   `lanes_pool` (these processes and their jobs) and `hosted_lanes` (what runs in them, and their
   shared memory)

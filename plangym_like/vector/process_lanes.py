@@ -450,10 +450,10 @@ class ProcessLanes(Lanes):
         self._check_has_states()
         return self._formats
 
-    def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
+    def get_states(self, lanes: Which = None) -> Row:
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows = self._new_rows(chosen) if out is None else out
+        rows = self._new_rows(chosen)
         for places, states in self._run_on(chosen, lambda _, own: Job("get_states", (own,))):
             if places:
                 rows[places] = states
