@@ -128,9 +128,6 @@ class Legged(Runner):
         """Return whether the robot is healthy, ``(...,)``."""
         raise NotImplementedError
 
-    def over(self) -> bool:
-        return bool(self.env._terminate_when_unhealthy and not self.env.is_healthy)
-
     def touch(self, frames: Frames) -> Array | None:
         """Return the costs of contacts, ``(...,)``; ``None`` if they have no cost."""
         return None
@@ -228,6 +225,11 @@ class Ant(Legged):
         upright: Array = finite & (low <= z) & (z <= high)
         return upright
 
+    def over(self) -> bool:
+        low, high = self.env._healthy_z_range
+        is_upright = low <= self.env.data.qpos.item(2) <= high
+        return not is_upright and self.env._terminate_when_unhealthy
+
     def motion(self, frames: Frames) -> tuple[Array, Array]:
         place = frames.after("torso")[..., :2]
         return place, (place - frames.before("torso")[..., :2]) / self.env.dt
@@ -320,6 +322,9 @@ class Humanoid(Legged):
         upright: Array = (low < z) & (z < high)
         return upright
 
+    def over(self) -> bool:
+        return bool(self.env._terminate_when_unhealthy and not self.env.is_healthy)
+
     def motion(self, frames: Frames) -> tuple[Array, Array]:
         place = self._centre(frames.after("xipos"))
         return place, (place - self._centre(frames.before("xipos"))) / self.env.dt
@@ -388,7 +393,7 @@ class HumanoidStandup(Robot):
     """HumanoidStandup-v5."""
 
     contact_forces = True
-    recorded, observe = Humanoid.recorded, Humanoid.observe  # type: ignore[assignment]
+    recorded, observe = Humanoid.recorded, Humanoid.observe
 
     def weights(self) -> tuple[float, float, tuple[float, float]]:
         """Return the weights of controls and impacts, and the range of the cost of impacts."""
