@@ -14,7 +14,7 @@ import plangym_like
 from plangym_like import MujocoModel, make_mujoco
 from plangym_like.envs.mujoco.own_model import BLOCK
 from plangym_like.errors import EnvApiError, InputError
-from plangym_like.planners import CEM, MPPI
+from plangym_like.planners import MPPI
 
 ARM = """
 <mujoco model="arm">
@@ -281,36 +281,6 @@ def test_bounds_of_controls() -> None:
         assert env.action_space.high.tolist() == [3.0, 1.0]
 
 
-def test_cem_finds_the_solution_of_the_linear_quadratic_regulator() -> None:
-    step, length = 0.05, 20
-    slider = f"""
-      <mujoco><option timestep="{step}" gravity="0 0 0"/>
-      <worldbody><body><joint name="x" type="slide" axis="1 0 0"/><geom size="0.1" mass="1"/></body>
-      </worldbody><actuator><motor joint="x" ctrlrange="-5 5" ctrllimited="true"/></actuator>
-      </mujoco>"""
-
-    def reward(data: Any) -> Any:
-        x, speed, force = data.qpos[:, 0], data.qvel[:, 0], data.ctrl[:, 0]
-        return -(x**2 + 0.1 * speed**2 + 0.01 * force**2)
-
-    # The Riccati recursion, for MuJoCo's semi-implicit Euler steps.
-    mass = np.diag([1, 0.1])
-    a, b = np.array([[1, step], [0, 1]]), np.array([[step**2], [step]])
-    value = np.zeros((2, 2))
-    for _ in range(length):
-        total = value + mass
-        gain = np.linalg.solve(0.01 + b.T @ total @ b, b.T @ total @ a)
-        left = a - b @ gain
-        value = left.T @ total @ left + 0.01 * gain.T @ gain
-    with make_mujoco(slider, reward=reward) as env:
-        env.reset(seed=0)
-        state = env.make_state(qpos=[0.5], qvel=[0.0])
-        plan = CEM(env, horizon=length, batch=200, elites=20).plan(state, budget=120_000, seed=0)
-    start = np.array([0.5, 0])
-    assert plan.score == pytest.approx(-start @ value @ start, rel=1e-4)
-    assert plan.actions[0] == pytest.approx(-gain @ start, rel=0.01)
-
-
 def wide(data: Any) -> Any:
     """Reward with products of matrices that BLAS rounds by the place of a row."""
     hidden = np.tanh(data.qpos @ MANY)
@@ -351,26 +321,6 @@ def test_functions_may_use_their_memory_again() -> None:
         speeds = env.view_state(step.states)["qvel"][:, 3]
         np.testing.assert_array_equal(step.terminateds, speeds > 0)
         assert 0 < step.terminateds.sum() < 150
-
-
-def test_arrays_have_one_dtype_in_steps_and_batches() -> None:
-    pair = ARM.replace(
-        "<tendon>",
-        '<equality><connect body1="ball" body2="upper" anchor="0 0 0" active="false"/>'
-        '<connect body1="ball" body2="lower" anchor="0 0 0" active="false"/></equality><tendon>',
-    )
-    seen = set()
-
-    def reward(data: Any) -> Any:
-        seen.update((name, getattr(data, name).dtype) for name in ("eq_active", "qpos", "time"))
-        return data.eq_active[:, 0] + data.eq_active[:, 1]
-
-    with make_mujoco(pair, reward=reward) as env:
-        env.reset(seed=0)
-        state = env.make_state(eq_active=[1, 1])
-        assert env.step([0.0, 0.0], state=state).reward == 2.0
-        assert env.step_batch([[0.0, 0.0]] * 3, state).rewards.tolist() == [2.0] * 3
-    assert {dtype for _, dtype in seen} == {np.dtype(float)}
 
 
 def test_a_reset_may_change_the_model() -> None:
