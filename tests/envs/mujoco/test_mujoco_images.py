@@ -54,7 +54,7 @@ def walk(env: Any, steps: int, seed: int) -> None:
 @pytest.mark.parametrize(
     "name", first_of(["HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5"])
 )
-def test_an_image_shows_the_state_that_was_set_as_in_gymnasium(name: str, make: Callable[..., Any]) -> None:
+def test_an_image_shows_the_state_as_in_gymnasium(name: str, make: Callable[..., Any]) -> None:
     env, other = make(name, **SMALL), make(name, **SMALL)
     env.reset(seed=0)
     walk(env, 8, seed=0)
