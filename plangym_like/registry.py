@@ -100,8 +100,6 @@ FAMILIES = (
 )
 # Extra -> the first version of Python that its packages have no wheels for; see setup.cfg.
 _FIRST_WITHOUT_WHEELS = {"dm-control": (3, 13)}
-# For a `MujocoModel`, which its module defines.
-MUJOCO_MODEL = Family(place="mujoco.own_model:MujocoModelEnv", extra="mujoco")
 # For environments without a family: states are saved by the first method that is exact.
 GENERIC = Family(place="family_env:AnyEnv")
 # Value of `snapshot` -> the class that saves the states of any environment in that way.
@@ -286,9 +284,8 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
 
 def _find_family(name: Any) -> Family:
     if callable(name):
-        own_model: Any = sys.modules.get("plangym_like.envs.mujoco.own_model")
-        is_model = own_model is not None and isinstance(name, own_model.MujocoModel)
-        return MUJOCO_MODEL if is_model else GENERIC
+        place = getattr(name, "plangym_family", "")
+        return Family(place=place, extra="mujoco") if place else GENERIC
     if not isinstance(name, str):
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "

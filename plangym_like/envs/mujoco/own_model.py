@@ -133,6 +133,8 @@ class MujocoModel:
     makes both this and its environment, and documents the parameters.
     """
 
+    plangym_family = "mujoco.own_model:MujocoModelEnv"
+
     def __init__(
         self,
         model: Any,
