@@ -224,7 +224,9 @@ def subject(kind: str, backend: str) -> Iterator[Subject]:
     name, kwargs = KINDS[kind]
     made = Subject(name, kwargs, backend)
     yield made
-    assert made.there.stats.rows_sent or not made.is_compared
+    # Beside workers that are slow to start, this process may step all rows.
+    if made.is_compared and made.there.executor.isolated:
+        assert made.there.stats.rows_sent
     made.close()
 
 

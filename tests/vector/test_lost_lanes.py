@@ -349,10 +349,10 @@ def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Pat
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
     (tmp_path / "start").touch()
-    with pytest.raises(WorkerStartError, match="died 3 times in a row"):
+    with pytest.raises(WorkerStartError, match="died 5 times in a row"):
         ProcessLanes(dies_elsewhere, 2)
     _kill(lanes)
-    with pytest.raises(WorkerStartError, match="died 3 times in a row"):
+    with pytest.raises(WorkerStartError, match="died 5 times in a row"):
         player.step()
     (tmp_path / "start").unlink()
     player.step()
