@@ -13,6 +13,7 @@ See "The State" in the chapter "Computation" of MuJoCo's documentation.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
@@ -283,18 +284,18 @@ def model_digest(model: Any, without: Collection[str] = ()) -> str:
         if name not in without:
             digest.update(f"{name}{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(_options(model, without).encode())
+    digest.update(repr(_options(model, without)).encode())
     return digest.hexdigest()
 
 
-def _options(model: Any, without: Collection[str]) -> str:
-    """Return the options and statistics of `model` as text, except those named in `without`."""
-    shown = {}
+def _options(model: Any, without: Collection[str]) -> dict[str, Any]:
+    """Return copies of the options and statistics of `model`, except those named in `without`."""
+    found = {}
     for group in ("opt", "stat"):
         part = getattr(model, group)
         names = [f"{group}.{name}" for name in dir(part) if name[0] != "_"]
-        shown.update({name: attrgetter(name)(model) for name in names if name not in without})
-    return repr(shown)
+        found.update({name: attrgetter(name)(model) for name in names if name not in without})
+    return copy.deepcopy(found)
 
 
 class ModelSettings(Settings):
@@ -312,19 +313,25 @@ class ModelSettings(Settings):
         self._arrays = {name: arrays[name] for name in arrays if name not in without}
         self._copies = {name: array.copy() for name, array in self._arrays.items()}
         self._spans = _spans(self._arrays.values())
-        self._bytes, self._shown = self._bytes_now(), _options(model, without)
+        self._bytes, self._options = self._bytes_now(), _options(model, without)
 
     def _bytes_now(self) -> list[bytes]:
         return [span.tobytes() for span in self._spans]
 
     def change(self, *, thorough: bool = False) -> str:
         if self._bytes_now() != self._bytes:
-            for name, array in self._arrays.items():
-                if found := difference(self._copies[name], array, f"model.{name}"):
-                    return f"{found[0]} changed from {found[1].replace(' and ', ' to ', 1)}"
-        if thorough and _options(self._model, self._without) != self._shown:
-            return "an option of the model changed"
+            return _change(self._copies, self._arrays)
+        if thorough:
+            return _change(self._options, _options(self._model, self._without))
         return ""
+
+
+def _change(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return which value of a model has changed, and how."""
+    for name, value in then.items():
+        if found := difference(value, now[name], f"model.{name}"):
+            return f"{found[0]} changed from {found[1].replace(' and ', ' to ', 1)}"
+    return ""
 
 
 def _spans(arrays: Collection[NDArray[Any]]) -> list[NDArray[np.uint8]]:
