@@ -66,7 +66,7 @@ def strike() -> Iterator[Callable[[float], None]]:
 
 
 @pytest.mark.usefixtures("ignored_errors")
-@pytest.mark.parametrize("wanted", [6, pytest.param(1000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("wanted", [6, pytest.param(200, marks=pytest.mark.full)])
 @pytest.mark.parametrize("use", first_of([one, death, futures, given_up], 2))
 def test_ctrl_c_at_random_times(
     env: Any, use: Callable[[Any, Step], None], wanted: int, strike: Callable[[float], None]
