@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from typing import Any, Self, overload
 
@@ -93,7 +93,6 @@ class PlanEnv(Repeatable):
         self._stepper: RowStepper | None = None
         self._executor: Executor | None = None
         self._stats: Stats | None = None
-        self._auditor: Auditor
         self._closed = False
         # The last result of `reset` or `step` that holds a state; for planners, because a state row
         # does not say which actions are legal.
@@ -120,7 +119,6 @@ class PlanEnv(Repeatable):
                 stepper.close()
             raise
         (stepper,) = made
-        self._auditor = Auditor(stepper, executor, mode=self._audit, every=self._audit_every)
         self._layout, self._stats = stepper.layout, executor.stats
         self._executor, self._stepper = executor, stepper
 
@@ -140,6 +138,11 @@ class PlanEnv(Repeatable):
             layout = layout_of(simulator, images=self.return_image, out_of_bounds=bounds)
             made.append(RowStepper(simulator, layout, self.name))
         return made[0]
+
+    @cached_property
+    def _auditor(self) -> Auditor:
+        stepper = self.row_stepper
+        return Auditor(stepper, self.executor, mode=self._audit, every=self._audit_every)
 
     def _set_up_for_use(self) -> None:
         """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
@@ -210,9 +213,7 @@ class PlanEnv(Repeatable):
     @property
     def gym_env(self) -> gymnasium.Env[Any, Any]:
         """The wrapped Gymnasium environment, in the env's current state."""
-        simulator = self.simulator
-        simulator.hand_out()
-        return simulator.env
+        return self.simulator.env
 
     @property
     def layout(self) -> Layout:
@@ -293,8 +294,6 @@ class PlanEnv(Repeatable):
         return self.row_stepper.simulator.snapshot_note
 
     # One state
-
-    # The overloads tell type checkers what the usual calls return.
 
     @overload
     def reset(

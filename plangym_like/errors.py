@@ -17,7 +17,6 @@
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
     |   +-- ChangedSettingError            a wrapper changed what no state row holds
     +-- ImpureEnvironmentError (RuntimeError)  a repeated row gave another result
-    |   +-- DifferentWorkerError           a worker gives other results than the caller's process
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
     +-- RowExitError (RuntimeError)        a row raised SystemExit or the like in a worker
@@ -259,14 +258,6 @@ class ImpureEnvironmentError(PlangymError, RuntimeError):
         self.index = index
         self.field = field
         self.values = values
-
-
-class DifferentWorkerError(ImpureEnvironmentError):
-    """An environment gives other results in a worker than in the process that made it.
-
-    Usually, the program has changed a module after importing it, and workers import modules anew.
-    `index` is 0, and `field` is the result that differs. `values` are the two values.
-    """
 
 
 class MissingExtraError(PlangymError, ImportError):

@@ -223,8 +223,9 @@ def subject(kind: str, backend: str) -> Iterator[Subject]:
     name, kwargs = KINDS[kind]
     made = Subject(name, kwargs, backend)
     yield made
-    # In parallel, this process may have stepped all rows before a worker took one.
-    assert made.there.stats.rows_sent or not made.is_compared or backend == "parallel"
+    # Beside workers that are slow to start, this process may step all rows.
+    if made.is_compared and made.there.executor.isolated:
+        assert made.there.stats.rows_sent
     made.close()
 
 

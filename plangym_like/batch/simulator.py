@@ -201,8 +201,6 @@ class Simulator(abc.ABC):
     step_row_moves: ClassVar[bool] = False
     # Whether `renew` is all that is needed after resets and steps that are not the user's.
     renews: ClassVar[bool] = False
-    # An `OutsideValues`, which watches values of classes and modules; ``None`` if nothing does.
-    outside: Any = None
 
     env: gymnasium.Env[Any, Any]
     observation_space: Space[Any]
@@ -258,9 +256,6 @@ class Simulator(abc.ABC):
 
     def clear_caches(self) -> None:
         """Clear restore caches; for benchmarks."""
-
-    def hand_out(self) -> None:
-        """Prepare for code outside that may change `env`, to which it now has access."""
 
     # Stepping
 

@@ -14,21 +14,20 @@ since the restored state. stable-retro includes one free game, ``Airstriker-Gene
 ROMs that you own, run ``python -m stable_retro.import FOLDER``.
 
 A process can have only one emulator. The game in use has the emulator; all other games keep their
-states as bytes. Games may be used in several threads: they take turns.
+states as bytes. The games of a process must be used in one thread.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import hashlib
 import importlib.metadata
 import json
 import struct
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -43,7 +42,6 @@ from plangym_like.errors import InputError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.configuration import describe
 from plangym_like.states.rows import Row, padded
-from plangym_like.support.fork_safety import new_lock
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
@@ -62,21 +60,6 @@ _COUNT = struct.Struct("<I")
 _WORD = np.arange(8)
 # In all pointers into one library, this byte and the higher ones have at most two different values.
 _HIGH = 5
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-# Held by the thread that uses the emulator of this process.
-_emulator_lock = new_lock()
-
-
-def _exclusive(method: _Method) -> _Method:
-    """Let only one thread at a time call `method`, or any other method with this decorator."""
-
-    @functools.wraps(method)
-    def locked(*args: Any, **kwargs: Any) -> Any:
-        with _emulator_lock:
-            return method(*args, **kwargs)
-
-    return cast(_Method, locked)
 
 
 class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
@@ -98,7 +81,6 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     # The game that is using the emulator of this process.
     _awake: weakref.ref[PlannableRetro] | None = None
 
-    @_exclusive
     def __init__(
         self,
         game: str,
@@ -156,7 +138,6 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         end = int(written[-1]) + 1 if len(written) else 0
         self._dirt = slice(end, nbytes), np.flatnonzero(unwritten[:end])
 
-    @_exclusive
     def read_emulator(self) -> NDArray[np.uint8]:
         """Return the emulator's state, as bytes that are the same in every process.
 
@@ -171,7 +152,6 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
             data[gaps] = 0
         return self.addresses.strip(data)
 
-    @_exclusive
     def write_emulator(self, data: NDArray[np.uint8], image: NDArray[np.uint8]) -> None:
         """Set the emulator's state to `data` and its screen to `image`.
 
@@ -187,10 +167,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
 
     def _put(self, data: NDArray[np.uint8]) -> None:
         tail, _ = self._dirt
-        try:
-            text = self.addresses.fill_in(data).tobytes()
-        except ValueError as error:
-            raise StateFormatError(f"a state row is damaged: {error}") from error
+        text = self.addresses.fill_in(data).tobytes()
         if len(text) == tail.start:
             text += bytes(tail.stop - tail.start)
         if not self.em.set_state(text):
@@ -200,7 +177,6 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
 
     # Sharing the emulator
 
-    @_exclusive
     def wake(self, *, restore: bool = True) -> None:
         """Take over the emulator, if this game does not have it.
 
@@ -229,34 +205,29 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         self._asleep = self.read_emulator().copy()
         del self.em
 
-    @_exclusive
     def screen(self) -> NDArray[np.uint8]:
         """Return the current screen, ``(height, width, 3)``."""
         if self.image is None:
             self.image = self.get_screen(apply_rotation=True).copy()
         return self.image
 
-    @_exclusive
     def console_memory(self) -> NDArray[np.uint8]:
         """Return a copy of the console's memory."""
         self.wake()
         ram: NDArray[np.uint8] = self.get_ram()
         return ram
 
-    @_exclusive
     def variables(self) -> dict[str, Any]:
         """Return the game's variables, such as its score, by name."""
         self.wake()
         return dict(self.data.lookup_all())
 
-    @_exclusive
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.wake()
         self.image = None
         obs, reward, terminated, truncated, info = super().step(action)
         return obs, float(reward), terminated, truncated, info
 
-    @_exclusive
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -268,7 +239,6 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     def render(self) -> NDArray[np.uint8]:
         return self.screen().copy()
 
-    @_exclusive
     def close(self) -> None:
         if PlannableRetro._awake is not None and PlannableRetro._awake() is self:
             PlannableRetro._awake = None
@@ -333,30 +303,12 @@ class Addresses:
         return np.concatenate([data, np.frombuffer(tail, np.uint8)])
 
     def fill_in(self, stripped: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the state that was given to `strip`, with the pointers of this process.
-
-        Raises
-        ------
-        ValueError
-            `stripped` is not a result of `strip`.
-        """
-        if len(stripped) < _COUNT.size:
-            raise ValueError("it is too short")
+        """Return the state that was given to `strip`, with the pointers of this process."""
         (count,) = _COUNT.unpack(stripped[-_COUNT.size :].tobytes())
         start = len(stripped) - _COUNT.size - 4 * count
-        if start < 0:
-            raise ValueError(f"it is too short for {count} addresses")
         places = np.frombuffer(stripped[start : -_COUNT.size].tobytes(), "<u4").astype(np.int64)
-        data = stripped[:start].copy()
-        if not count:
-            return data
-        if np.max(places) + 8 > start:
-            raise ValueError(f"it has an address at byte {np.max(places)} of {start}")
-        places = places[:, None] + _WORD
-        distances = data[places].view("<u8")
-        if (distances >= self._end - self._first).any():
-            raise ValueError(f"it has an offset {distances.max()} beyond the emulator's library")
-        data[places] = (distances + np.uint64(self._first)).view(np.uint8)
+        words, data = places[:, None] + _WORD, stripped[:start].copy()
+        data[words] = (data[words].view("<u8") + np.uint64(self._first)).view(np.uint8)
         return data
 
 
@@ -455,33 +407,21 @@ class RetroCodec(Codec):
 
     def read(self, payload: Row) -> None:
         emulator, screen = self._base.read_emulator(), self._base.screen()
-        for what, needed, reserved in (
-            ("emulator's state", len(emulator), self._capacity),
-            ("screen", screen.nbytes, self._screen_nbytes),
-        ):
-            if needed > reserved:
-                way = f"; make it with emulator_capacity={2 * needed}" if what[0] == "e" else ""
-                raise StateCapacityError(
-                    f"the {what} of {self._base.gamename} has grown to {needed} bytes, but "
-                    f"{reserved} are reserved in each row{way}"
-                )
+        if len(emulator) > self._capacity or screen.nbytes > self._screen_nbytes:
+            raise StateCapacityError(
+                f"{self._base.gamename} has grown to {len(emulator)} bytes for the emulator and "
+                f"{screen.nbytes} for the screen, but rows have {self._capacity} and "
+                f"{self._screen_nbytes}; make it with emulator_capacity={2 * len(emulator)}"
+            )
         _HEAD.pack_into(payload.data, 0, len(emulator), *screen.shape[:2])
         _put(payload[_HEAD.size : self._screen_at], emulator)
         _put(payload[self._screen_at :], screen.reshape(-1))
 
     def write(self, payload: Row) -> None:
-        """Restore the emulator, the screen, and the score from which the next reward is counted.
-
-        Raises
-        ------
-        StateFormatError
-            The row is damaged.
-        """
+        """Restore the emulator, the screen, and the score from which the next reward is counted."""
         length, height, width = _HEAD.unpack_from(payload.data)
-        nbytes = 3 * height * width
-        if not (0 <= length <= self._capacity and 0 < nbytes <= self._screen_nbytes):
-            raise StateFormatError("a state row is damaged: its lengths are wrong")
-        screen = payload[self._screen_at : self._screen_at + nbytes].reshape(height, width, 3)
+        end = self._screen_at + 3 * height * width
+        screen = payload[self._screen_at : end].reshape(height, width, 3)
         self._base.write_emulator(payload[_HEAD.size : _HEAD.size + length], screen.copy())
 
 

@@ -208,39 +208,13 @@ class BestFirst(Planner):
     ) -> None:
         super().__init__(env, **rules)
         self.actions = all_actions(env, self.name)
-        for name, option, others, arguments in (
-            ("heuristic", heuristic, (None,), "(obs, infos, states)"),
-            ("cost", cost, ("steps", "reward"), "a BatchTransition"),
-            ("goal", goal, (None,), "a BatchTransition"),
-        ):
-            if not callable(option) and option not in others:
-                words = [f'"{one}" or ' for one in others if one]
-                raise InputError(
-                    f"{name} must be {''.join(words)}a function of {arguments}, got {option!r}"
-                )
+        _check_options(heuristic, cost, goal)
         self.heuristic, self.cost, self.goal, self.key = heuristic, cost, goal, make_key(key)
         self._knows_root = key == "state"
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
 
     def _priority(self, cost: float, heuristic: float) -> float:
         return heuristic
-
-    def _costs(self, step: BatchTransition) -> NDArray[np.float64]:
-        """Return the cost of each transition, ``(N,)``."""
-        if self.cost == "steps":
-            return np.ones(len(step.rewards))
-        if isinstance(self.cost, str):
-            return _numbers("minus the reward", -step.rewards, len(step.rewards))
-        return _numbers("cost", self.cost(step), len(step.rewards))
-
-    def _goals(self, step: BatchTransition) -> NDArray[np.bool_]:
-        """Return which transitions reach the goal, ``(N,)``."""
-        if self.goal is None:
-            return step.terminateds & (step.rewards > 0)
-        goals = np.asarray(self.goal(step), np.bool_)
-        if goals.shape != step.rewards.shape:
-            raise InputError(f"goal must return an array {step.rewards.shape}, got {goals.shape}")
-        return goals
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         """Keep the rest of an optimal plan whose first action was played, and led to `state`."""
@@ -252,7 +226,7 @@ class BestFirst(Planner):
             if np.array_equal(actions[0], kept.action) and search.affords(1 + reserve):
                 step = search.step_batch(actions[:1], kept.state[None], self.dt)
                 if np.array_equal(step.states[0], state):
-                    left = info["cost"] - float(self._costs(step)[0])
+                    left = info["cost"] - float(_costs(self.cost, step)[0])
                     info = {**info, "cost": left, "bound": left}
                     memory.plan = actions[1:], rewards[1:], ended, info
         return memory
@@ -300,7 +274,8 @@ class BestFirst(Planner):
             values, ended = np.zeros(len(parents)), step.terminateds | step.truncateds
             if self.heuristic is not None:
                 values = _numbers("heuristic", self.heuristic(*situation), len(parents))
-            columns = (actions, step.rewards, self._costs(step), values, self._goals(step), ended)
+            costs, goals = _costs(self.cost, step), _goals(self.goal, step)
+            columns = (actions, step.rewards, costs, values, goals, ended)
             for node, value in graph.add(
                 parents, keys, step.states, search.legal_after(step), *columns
             ):
@@ -329,6 +304,39 @@ class BestFirst(Planner):
         actions = self.actions[[graph.actions[one] for one in path]]
         rewards = np.array([graph.rewards[one] for one in path])
         return actions, rewards, graph.ended[graph.best], info
+
+
+def _check_options(heuristic: Any, cost: Any, goal: Any) -> None:
+    """Raise `InputError` unless these options are functions, or have another valid value."""
+    for name, option, others, arguments in (
+        ("heuristic", heuristic, (None,), "(obs, infos, states)"),
+        ("cost", cost, ("steps", "reward"), "a BatchTransition"),
+        ("goal", goal, (None,), "a BatchTransition"),
+    ):
+        if not callable(option) and option not in others:
+            words = [f'"{one}" or ' for one in others if one]
+            raise InputError(
+                f"{name} must be {''.join(words)}a function of {arguments}, got {option!r}"
+            )
+
+
+def _costs(cost: Any, step: BatchTransition) -> NDArray[np.float64]:
+    """Return the cost of each transition, ``(N,)``."""
+    if cost == "steps":
+        return np.ones(len(step.rewards))
+    if cost == "reward":
+        return _numbers("minus the reward", -step.rewards, len(step.rewards))
+    return _numbers("cost", cost(step), len(step.rewards))
+
+
+def _goals(goal: Any, step: BatchTransition) -> NDArray[np.bool_]:
+    """Return which transitions reach the goal, ``(N,)``."""
+    if goal is None:
+        return step.terminateds & (step.rewards > 0)
+    goals = np.asarray(goal(step), np.bool_)
+    if goals.shape != step.rewards.shape:
+        raise InputError(f"goal must return an array {step.rewards.shape}, got {goals.shape}")
+    return goals
 
 
 def _numbers(name: str, numbers: Any, count: int) -> NDArray[np.float64]:

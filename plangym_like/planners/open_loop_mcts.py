@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, Unpack
 
@@ -14,7 +13,7 @@ from plangym_like.planners.games import Turns
 from plangym_like.planners.nodes import Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
-from plangym_like.planners.search import Best, Played, Search
+from plangym_like.planners.search import Played, Search
 from plangym_like.planners.search_tree import SEEDS, Descents, Level, SearchTree, resolved
 from plangym_like.planners.tree_planner import TreeMemory, TreeOptions, TreePlanner
 from plangym_like.planners.uct import tree_bounds
@@ -172,7 +171,8 @@ class OpenLoopMCTS(TreePlanner):
         """Keep the best trajectories."""
         for row in self._improved(memory, roots, played.rewards.sum(axis=1)).tolist():
             length = int(played.lengths[row])
-            rewards, row_seeds = played.rewards[row, :length].copy(), np.full(length, -1)
+            row_seeds = np.full(length, -1)
             row_seeds[0] = -1 if seeds is None else seeds[row]
-            found = played.actions[row, :length].copy(), rewards, row_seeds
-            memory.best[roots[row]] = Best(math.fsum(rewards), bool(played.ended[row]), found)
+            rest = played.actions[row, :length], played.rewards[row, :length], row_seeds
+            root = int(roots[row])
+            memory.best[root] = memory.tree.trajectory(root, played.ended[row], *rest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Unpack
@@ -16,7 +15,7 @@ from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.observations import joined, rows_of
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
-from plangym_like.planners.search import Best, Search
+from plangym_like.planners.search import Search
 from plangym_like.planners.search_tree import SEEDS, SearchTree
 from plangym_like.planners.tree_planner import ClosedLoopOptions, TreeMemory, TreePlanner, spread
 from plangym_like.states.rows import Row
@@ -141,7 +140,8 @@ class PUCT(TreePlanner):
             if tree.players > 1:
                 self._close(memory, paths, new)
             for row in self._improved(memory, ends, tree["score"][ends]).tolist():
-                memory.best[tree["root"][ends[row]]] = _path_to(tree, int(ends[row]))
+                end = ends[row]
+                memory.best[tree["root"][end]] = tree.trajectory(int(end), tree["ended"][end])
             self._report(search, memory)
         return self._plans(search, states, memory, prior=tree["prior"][:roots].copy())
 
@@ -245,13 +245,6 @@ def _fresh(tree: SearchTree, seen: list[tuple[Ints, Any]]) -> tuple[Ints, Any]:
     if not fresh:
         return np.zeros(0, np.intp), None
     return np.concatenate([nodes for nodes, _ in fresh]), joined([obs for _, obs in fresh])
-
-
-def _path_to(tree: SearchTree, node: int) -> Best:
-    """Return the path from the root to a node as a plan."""
-    path = tree.path(node)
-    found = tree["action"][path], tree["reward"][path], tree["seed"][path]
-    return Best(math.fsum(found[1]), bool(tree["ended"][node]), found)
 
 
 def legal_priors(priors: Floats, legal: Mask | None) -> Floats:

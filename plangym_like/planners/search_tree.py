@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Turns
 from plangym_like.planners.nodes import Floats, Ints, Nodes, Rows
+from plangym_like.planners.search import Best
 
 # Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments ``(n, 1)`` are
 # numbers of descents of this round: those that count as having taken the action already, and all
@@ -446,6 +449,17 @@ class SearchTree(Nodes):
             low, high = self.low[roots, None], self.high[roots, None]
             low, high = np.where(high > low, low, 0.0), np.where(high > low, high, np.inf)
         return (totals - low * visits) / (high - low), visits
+
+    def trajectory(self, node: int, ended: Any, *rest: NDArray[Any]) -> Best:
+        """Return the path from the root to `node`, and what was played after it, as a plan.
+
+        `rest` are the actions, rewards and seeds, each ``(T,)``; -1 stands for no seed.
+        """
+        path = self.path(node)
+        found = tuple(self[name][path] for name in ("action", "reward", "seed"))
+        if rest:
+            found = tuple(map(np.append, found, rest))
+        return Best(math.fsum(found[1]), bool(ended), found)
 
     def below(self, *roots: int) -> SearchTree:
         """Return the subtrees of the nodes `roots` as a new tree."""

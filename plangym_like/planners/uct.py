@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, Unpack
 
@@ -11,7 +10,7 @@ import numpy as np
 from plangym_like.env import PlanEnv
 from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
-from plangym_like.planners.search import Best, Search
+from plangym_like.planners.search import Search
 from plangym_like.planners.search_tree import FIRST, SEEDS, SearchTree
 from plangym_like.planners.tree_planner import ClosedLoopOptions, TreeMemory, TreePlanner, spread
 from plangym_like.support.arguments import as_count, as_number
@@ -140,16 +139,8 @@ class UCT(TreePlanner):
             ended[new], values[new] = played.ended, played.returns(self.discount)
         totals = np.where(complete, scores + rewards.sum(axis=1), -np.inf)
         for row in self._improved(memory, nodes, totals).tolist():
-            path, length = tree.path(int(nodes[row])), steps[row]
-            all_rewards = np.append(tree["reward"][path], rewards[row, :length])
-            found = (
-                np.append(tree["action"][path], plans[row, :length]),
-                all_rewards,
-                np.append(tree["seed"][path], seeds[row, :length]),
-            )
-            memory.best[tree["root"][nodes[row]]] = Best(
-                math.fsum(all_rewards), bool(ended[row]), found
-            )
+            node, rest = nodes[row], (part[row, : steps[row]] for part in (plans, rewards, seeds))
+            memory.best[tree["root"][node]] = tree.trajectory(int(node), ended[row], *rest)
         return values
 
 

@@ -156,7 +156,6 @@ class Trial:
             again.simulator.write(first.rows[start])
         again.record()
         _finish(zip_longest(meanwhile, self._stepping(again, self._actions[start:])))
-        self._compare(first, again, start)
         # A log of actions may lead to the same state of a space's generator again.
         both = [
             (step, name)
@@ -164,13 +163,18 @@ class Trial:
             if again.draws.get((step - start, name), state) != state
             or (state is None and (step - start, name) in again.draws)
         ]
-        if both:
-            step, name = min(both)
-            raise SnapshotError(
-                f"{self._name()} does not repeat itself: its steps draw from {name} "
-                f"(first at step {step}), which no state row holds. {self._remedy}"
-            )
+        self._refuse_draws([each for each in both if first.draws[each] is not None])
+        self._compare(first, again, start)
+        self._refuse_draws(both)
         return unseeded
+
+    def _refuse_draws(self, found: list[tuple[int, str]]) -> None:
+        if found:
+            step, name = min(found)
+            raise SnapshotError(
+                f"{self._name()} does not repeat itself: its steps draw from {name} (first at step "
+                f"{step}), which no state row holds. {self._remedy}"
+            )
 
     def _compare_seeded(self, first: _Episode) -> None:
         """Begin `first` from its seed again, in the second copy, and compare the outcomes.

@@ -12,7 +12,7 @@ from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.known_ids import KnownIds, know
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
-from plangym_like.processes.wire import dumps
+from plangym_like.processes.wire import dumps, loads
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.vector.lanes import Finals, Flags, Lanes, StepArrays, Which, add_note
@@ -32,13 +32,12 @@ from plangym_like.vector.tree import (
 Sources = EnvSource | Sequence[EnvSource]
 _DIED = {"worker_died": True}
 
-# For each lane: the words of a `LaneChannel`, and the bytes of its replies. Longer replies are sent
-# in messages.
-_NUM_WORDS, _REPLY_NBYTES = 16, 4096
+# For each lane: the words of a `LaneChannel`, and the bytes of its requests and replies; longer
+# ones are sent in messages.
+_NUM_WORDS, _REQUEST_NBYTES, _REPLY_NBYTES = 16, 1024, 4096
 # The words that the caller writes and those that the worker writes are in different cache lines.
-_RUNG, _ACTIONS, _ENDED, _FINALS = range(4)
-_DONE, _WATCHING, _NBYTES = range(8, 11)
-_FIELDS = ("actions", "wide_actions")
+_RUNG, _REQUEST = range(2)
+_DONE, _WATCHING, _REPLY = range(8, 11)
 
 
 class LaneArrays(NamedTuple):
@@ -46,54 +45,44 @@ class LaneArrays(NamedTuple):
 
     Attributes
     ----------
-    actions, observations : tree of array or None
+    observations : tree of array or None
         ``None`` if they have leaves of dtype ``object``, which are sent in messages.
-    wide_actions : tree of array or None
-        For actions that are given as float64 where their space is float32.
     rewards : array float64
     terminated, truncated : array bool
-    ended : array bool
-        The argument `ended` of `Lanes.step`.
-    words, replies : array int64, array uint8
+    words, requests, replies : array int64, array uint8, array uint8
         The memory of `LaneChannel`s, one for each process.
     """
 
-    actions: Any
-    wide_actions: Any
     observations: Any
     rewards: Any
     terminated: Any
     truncated: Any
-    ended: Any
     words: Any
+    requests: Any
     replies: Any
 
 
-def lane_layout(actions: Any, observations: Any, num_lanes: int) -> LaneArrays:
-    """Return the layout of the shared memory of lanes, from the layouts of one lane's trees."""
-    number, flag = Leaf((), np.dtype(np.float64)), Leaf((), np.dtype(np.bool_))
-
-    def widened(leaf: Leaf) -> Leaf:
-        return Leaf(leaf.shape, number.dtype) if leaf.dtype == np.float32 else leaf
-
+def lane_layout(observations: Any, num_lanes: int) -> LaneArrays:
+    """Return the layout of the shared memory of lanes, from the layout of one observation."""
+    flag, byte = Leaf((), np.dtype(np.bool_)), np.dtype(np.uint8)
     layout = LaneArrays(
-        None if has_objects(actions) else actions,
-        None if has_objects(actions) else tree_map(widened, actions),
         None if has_objects(observations) else observations,
-        *(number, flag, flag, flag),
+        Leaf((), np.dtype(np.float64)),
+        flag,
+        flag,
         Leaf((_NUM_WORDS,), np.dtype(np.int64)),
-        Leaf((_REPLY_NBYTES,), np.dtype(np.uint8)),
+        Leaf((_REQUEST_NBYTES,), byte),
+        Leaf((_REPLY_NBYTES,), byte),
     )
     with_lanes: LaneArrays = with_axes(layout, (num_lanes,))
     return with_lanes
 
 
 class LaneChannel:
-    """Requests steps from one process, and carries the replies, through shared memory.
+    """Carries requests to one process, and the replies, through shared memory.
 
     Sending and receiving messages takes a considerable part of the time of short steps. So while a
-    worker polls for its next message, it also polls its channel. All arguments of the step must be
-    in shared memory.
+    worker polls for its next message, it also polls its channel.
 
     Parameters
     ----------
@@ -104,33 +93,38 @@ class LaneChannel:
     def __init__(self, arrays: LaneArrays) -> None:
         # Items of a memoryview are read and written several times as fast as those of an array.
         self._words: Any = arrays.words[0].data
+        self._requests = arrays.requests.reshape(-1).data
         self._replies = arrays.replies.reshape(-1).data
 
     # For the caller
 
-    def ring(self, actions: str, has_ended: bool, has_finals: bool) -> bool:
-        """If the worker polls the channel, request a step of all lanes; return whether it does.
+    def ring(self, request: Any) -> bool:
+        """If the worker polls the channel, send `request`; return whether it was sent.
 
-        The arguments are those of `HostedLanes.step`. A worker that stops polling at this moment
-        may not notice the request; then `HostedLanes.collect` runs the step.
+        A worker that stops polling at this moment may not notice the request; then
+        `HostedLanes.collect` answers it.
         """
         words = self._words
         if not words[_WATCHING]:
             return False
-        words[_ACTIONS] = _FIELDS.index(actions)
-        words[_ENDED], words[_FINALS] = has_ended, has_finals
+        content = dumps(request)
+        nbytes = len(content)
+        if nbytes > len(self._requests):
+            return False
+        self._requests[:nbytes] = content
+        words[_REQUEST] = nbytes
         words[_RUNG] += 1
         return True
 
     def is_done(self) -> bool:
-        """Return whether the step is done, or has raised an error."""
+        """Return whether the request has been answered, or has raised an error."""
         words = self._words
         done: bool = words[_DONE] == words[_RUNG]
         return done
 
     def reply(self) -> memoryview | None:
         """Return the pickled reply; ``None`` if the reply or error must be requested by message."""
-        nbytes = self._words[_NBYTES]
+        nbytes = self._words[_REPLY]
         return self._replies[:nbytes] if nbytes else None
 
     # For the worker
@@ -141,26 +135,42 @@ class LaneChannel:
         words[_DONE], words[_WATCHING] = words[_RUNG], 0
 
     def has_rung(self, watching: bool) -> bool:
-        """Return whether a step is requested; `watching` says if the worker continues to poll."""
+        """Return whether there is a request; `watching` says if the worker continues to poll."""
         words = self._words
         words[_WATCHING] = watching and WRITES_IN_ORDER
         rung: bool = words[_RUNG] != words[_DONE]
         return rung
 
-    def arguments(self) -> tuple[str, bool, bool]:
+    def request(self) -> Any:
         """Return what was given to `ring`."""
-        words = self._words
-        return _FIELDS[words[_ACTIONS]], bool(words[_ENDED]), bool(words[_FINALS])
+        return loads(self._requests[: self._words[_REQUEST]])
 
     def answer(self, reply: bytes | None) -> None:
-        """Mark the step as done; a `reply` of ``None`` means that the step raised an error."""
+        """Answer the request; a `reply` of ``None`` means that it raised an error."""
         words, nbytes = self._words, len(reply or b"")
         if nbytes > len(self._replies):
             nbytes = 0
         elif reply:
             self._replies[:nbytes] = reply
-        words[_NBYTES] = nbytes
+        words[_REPLY] = nbytes
         words[_DONE] = words[_RUNG]
+
+
+def packed(values: Any) -> tuple[Any, str, tuple[int, ...]]:
+    """Return a tree of arrays as ``(values, dtype, shape)``, for `unpacked`.
+
+    A single array becomes bytes, which are pickled in a third of the time; other trees have the
+    dtype ``""``.
+    """
+    if isinstance(values, np.ndarray) and not values.dtype.hasobject:
+        return values.tobytes(), values.dtype.str, values.shape
+    return values, "", ()
+
+
+def unpacked(content: tuple[Any, str, tuple[int, ...]]) -> Any:
+    """Return what was given to `packed`; a single array is read-only."""
+    values, dtype, shape = content
+    return np.frombuffer(values, dtype).reshape(shape) if dtype else values
 
 
 class Reply(NamedTuple):
@@ -216,7 +226,7 @@ class HostedLanes:
         # or set to a state since; the first observations and infos of their new episodes.
         self._lost: set[int] = set()
         self._begun: tuple[Any, list[dict[str, Any]]] = None, []
-        # The reply to the last step requested through the channel, or the exception that it raised.
+        # The reply to the last request through the channel, or the exception that it raised.
         self._kept: bytes | BaseException = b""
 
     # Requests of the caller
@@ -235,16 +245,16 @@ class HostedLanes:
         return getattr(target, method)(*args)
 
     def pass_by(self) -> None:
-        """Run the step that was requested through the `LaneChannel`, if there is one."""
+        """Do what was requested through the `LaneChannel`, if anything was."""
         self.attend_bell(False)
 
     def attend_bell(self, watching: bool) -> bool:
-        """If a step was requested in shared memory, run it; return whether one was requested."""
+        """Do what was requested in shared memory; return whether anything was."""
         channel = self._channel
         if channel is None or not channel.has_rung(watching):
             return False
         try:
-            self._kept = self.perform("step", (None, *channel.arguments()))
+            self._kept = self.perform(*channel.request())
             channel.answer(self._kept)
         except BaseException as error:
             self._kept = error
@@ -252,7 +262,7 @@ class HostedLanes:
         return True
 
     def collect(self) -> bytes:
-        """Return the reply to the last step requested in shared memory, or raise its error."""
+        """Return the reply to the last request in shared memory, or raise its error."""
         self.attend_bell(False)
         kept, self._kept = self._kept, b""
         if isinstance(kept, BaseException):
@@ -314,22 +324,15 @@ class HostedLanes:
         return self._reply(lanes, None, {})
 
     def step(
-        self, lanes: Sequence[int] | None, actions: Any, has_ended: bool, has_finals: bool
+        self, lanes: Sequence[int] | None, actions: Any, ended: Any, has_finals: bool
     ) -> Reply:
-        """Step lanes.
+        """Step lanes; see `Lanes.step`.
 
-        Parameters
-        ----------
-        lanes : sequence of int, optional
-        actions : str or tree of array
-            The field of `LaneArrays` that holds the actions, or the actions themselves.
-        has_ended, has_finals : bool
-            Whether `Lanes.step` is called with ``LaneArrays.ended``, and with `finals`.
+        `actions` and `ended` are as `packed` returns them. `has_finals` says whether `finals` is
+        given.
         """
-        actions = getattr(self._arrays, actions) if isinstance(actions, str) else actions
-        ended = self._arrays.ended if has_ended else None
         finals: Finals | None = {} if has_finals else None
-        lost = self.advance(lanes, actions, ended, finals)
+        lost = self.advance(lanes, unpacked(actions), unpacked(ended), finals)
         return self._reply(lanes, finals, lost)
 
     def advance(

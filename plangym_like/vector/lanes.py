@@ -359,14 +359,8 @@ class Lanes(abc.ABC):
         self._check_has_states()
         return int(self.envs[0].state_nbytes)
 
-    def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
+    def get_states(self, lanes: Which = None) -> Row:
         """Return the state rows of `lanes`, each as `PlanEnv.get_state` returns it.
-
-        Parameters
-        ----------
-        lanes : sequence of int, optional
-        out : array ``(len(lanes), state_nbytes) uint8``, optional
-            The array to write the rows to.
 
         Raises
         ------
@@ -377,7 +371,7 @@ class Lanes(abc.ABC):
         """
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows = self._new_rows(chosen) if out is None else out
+        rows = self._new_rows(chosen)
         for place, lane in enumerate(chosen):
             rows[place] = self._get_state(lane)
         return rows

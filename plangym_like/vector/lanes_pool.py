@@ -71,7 +71,7 @@ class LanesWorker(WorkerHandle):
     sent_at : float
         When the task was sent.
     channel : LaneChannel or None
-        Requests steps from the process through shared memory.
+        Carries requests to the process through shared memory.
     rung : bool
         Whether the job was requested through `channel`.
     info_columns : dict of str to array, or None
@@ -219,9 +219,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         if worker.fresh:
             return  # `collect` prepares the process first
         if worker.channel is not None and job.method == "step":
-            own, actions, *flags = job.args
-            if own is None and type(actions) is str:
-                worker.rung = worker.channel.ring(actions, *flags)
+            worker.rung = worker.channel.ring(tuple(job))
         if not worker.rung:
             self._send(worker, job)
 

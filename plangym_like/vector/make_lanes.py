@@ -17,7 +17,6 @@ from plangym_like.errors import InputError
 from plangym_like.snapshots.trial import trials_shared
 from plangym_like.support.arguments import several_agents
 from plangym_like.vector.lanes import Lanes, gym_env_of, is_plan_env
-from plangym_like.vector.row_lanes import RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
 
 if TYPE_CHECKING:
@@ -122,6 +121,8 @@ def lanes_from(
         for source in each:
             _make_another(source, envs, num_lanes)
             if together and len(envs) == 1 and _steps_rows_best(envs[0], num_lanes):
+                from plangym_like.vector.kernel_lanes import RowLanes
+
                 return RowLanes(envs[0], num_lanes)
     if together and num_lanes >= _FEWEST_AT_ONCE and _are_made_only_here(sources, "mujoco"):
         from plangym_like.vector.kernel_lanes import KernelLanes

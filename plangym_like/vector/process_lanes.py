@@ -22,7 +22,14 @@ from plangym_like.processes.remote_errors import is_portable
 from plangym_like.snapshots.trial import known_trials
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.support.arguments import check_seconds
-from plangym_like.vector.hosted_lanes import HostedLanes, Reply, Sources, host_lanes, lane_layout
+from plangym_like.vector.hosted_lanes import (
+    HostedLanes,
+    Reply,
+    Sources,
+    host_lanes,
+    lane_layout,
+    packed,
+)
 from plangym_like.vector.lanes import (
     Finals,
     Flags,
@@ -38,7 +45,7 @@ from plangym_like.vector.lanes import (
 )
 from plangym_like.vector.lanes_pool import Job, LanesPool, LanesWorker
 from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import copy_rows, put_batch, take, write_rows
+from plangym_like.vector.tree import copy_rows, take, write_rows
 
 # How long a process polls for the next call before it sleeps, if there are enough cores.
 _LINGER_SECONDS = 5e-3
@@ -286,7 +293,7 @@ class ProcessLanes(Lanes):
                     f"{layout} and {theirs}"
                 )
         if self.pool.memory is None:
-            self._share(SharedArrays(lane_layout(self.action_layout, layout, self.num_lanes)))
+            self._share(SharedArrays(lane_layout(layout, self.num_lanes)))
         obs = self._arrays.observations
         write_rows(obs, self._rows, replies[0][1])
         for worker, (_, rows, infos) in zip(self.pool.workers, replies[1:], strict=True):
@@ -347,21 +354,13 @@ class ProcessLanes(Lanes):
 
     def submit(self, step: Step) -> None:
         self._begin(started=True)
-        arrays, lanes = self._arrays, step.lanes
-        which: Any = ... if lanes is None else np.asarray(lanes, np.intp)
-        actions: Any = "actions"
-        if not put_batch(arrays.actions, step.actions, which):
-            actions = "wide_actions"
-            if not put_batch(arrays.wide_actions, step.actions, which):
-                actions = None
-        flags = step.ended is not None, step.finals is not None
         for worker in self.pool.workers:
-            own = None if lanes is None else worker.own(lanes)
+            own = None if step.lanes is None else worker.own(step.lanes)
             if own is None or own:
-                if step.ended is not None:
-                    arrays.ended[worker.rows] = step.ended[worker.rows]
-                given = take(step.actions, worker.rows) if actions is None else actions
-                self.pool.submit(worker, Job("step", (own, given, *flags)))
+                actions = packed(take(step.actions, worker.rows))
+                ended = packed(None if step.ended is None else step.ended[worker.rows])
+                job = Job("step", (own, actions, ended, step.finals is not None))
+                self.pool.submit(worker, job)
 
     def is_done(self, step: Step) -> bool:
         if step.lanes is None or not len(step.lanes) or min(step.lanes) < self._rows.stop:
@@ -451,10 +450,10 @@ class ProcessLanes(Lanes):
         self._check_has_states()
         return self._formats
 
-    def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
+    def get_states(self, lanes: Which = None) -> Row:
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows = self._new_rows(chosen) if out is None else out
+        rows = self._new_rows(chosen)
         for places, states in self._run_on(chosen, lambda _, own: Job("get_states", (own,))):
             if places:
                 rows[places] = states

@@ -14,7 +14,6 @@ Leaf(shape=(2, 2), dtype=dtype('uint8'))
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -184,31 +183,6 @@ def layout_of_space(space: gymnasium.Space[Any]) -> Any:
 def has_objects(layout: Any) -> bool:
     """Return whether a layout has leaves of dtype ``object``."""
     return OBJECT in tree_leaves(layout)
-
-
-def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
-    """Copy the tree of arrays `values` to `rows`; with `which`, copy only the rows `which`.
-
-    Returns
-    -------
-    bool
-        False if `rows` is ``None``, or if containers, shapes or dtypes differ. Some arrays may then
-        have been copied already.
-    """
-    if isinstance(rows, np.ndarray):
-        if type(values) is not np.ndarray or values.dtype != rows.dtype:
-            return False
-        if values.shape != rows.shape:
-            return False
-        rows[which] = values[which]
-        return True
-    if isinstance(rows, dict):
-        alike = isinstance(values, dict) and values.keys() == rows.keys()
-        return alike and all(put_batch(row, values[key], which) for key, row in rows.items())
-    if isinstance(rows, tuple):
-        alike = isinstance(values, tuple) and len(values) == len(rows)
-        return alike and all(map(put_batch, rows, values, repeat(which)))
-    return False
 
 
 def write_rows(target: Any, rows: Any, values: Any) -> None:

@@ -92,6 +92,7 @@ def test_a_replay_that_differs_says_so(game: tuple[Path, str]) -> None:
     assert outcome.returncode == 1 and "DIFFERENT" in outcome.stdout
 
 
+@pytest.mark.full
 def test_uct_keeps_the_pole_up(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "uct.py", "--steps", "80")
     assert _number("score of UCT:", printed) == 80

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,7 +62,6 @@ class NoNames:
 
     def thing_at(self, place: str) -> Any:
         raise KeyError(place)
-
 
 
 def copied(value: Any) -> Any:
@@ -170,12 +168,3 @@ def test_generators_go_on_and_spawn_as_before() -> None:
         assert each.spawn(1)[0].random() == wanted[1]
 
 
-@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.Philox])
-def test_other_generators_go_on(kind: Any) -> None:
-    rng = np.random.Generator(kind(3))
-    assert copied(rng).random() == rng.random()
-
-
-def test_a_pickle_is_smaller_than_that_of_the_module_pickle() -> None:
-    things = [Thing(kind="wall", colour="grey", at=None) for _ in range(50)]
-    assert len(ObjectPickle(NoNames()).dumps(things)) < len(pickle.dumps(things))

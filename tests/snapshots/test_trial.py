@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.envs.replayed import ReplayedSimulator
-from plangym_like.errors import InputError, SnapshotError, StateCapacityError
+from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.trial import (
     KnownTrials,
     TrialOutcome,
@@ -22,7 +22,6 @@ from plangym_like.snapshots.trial import (
     known_trials,
     outcome_of,
     trials_shared,
-    watched_generators,
 )
 
 
@@ -285,15 +284,6 @@ def test_an_only_environment_repeats_its_own_episodes(snapshot: str) -> None:
     assert not OnlyOne.living
 
 
-def test_it_is_told_which_generator_was_drawn_from() -> None:
-    with watched_generators() as told:
-        assert told() == ""
-        random.random()
-        assert told() == "It draws from the global generator of the module random. "
-        np.random.random()
-        assert "the module random and of numpy.random" in told()
-
-
 class DrawnGain(Walk):
     """Each reset draws a number that all copies share."""
 
@@ -352,18 +342,6 @@ def test_an_error_is_an_outcome() -> None:
     found = compare_outcomes(one, other)
     assert found is not None and found[0] == "error"
     assert compare_outcomes(one, (0, 0.0, False, False, {})) is not None
-
-
-def test_the_text_of_an_error_can_be_left_out() -> None:
-    errors = ValueError("process 1"), ValueError("process 2")
-    one, other = (outcome_of(raising(error), 0, error_text=False) for error in errors)
-    assert one == other == ("ValueError",)
-
-
-@pytest.mark.parametrize("error", [SnapshotError("x"), StateCapacityError("x")])
-def test_states_that_cannot_be_saved_are_errors(error: Exception) -> None:
-    with pytest.raises(type(error)):
-        outcome_of(raising(error), 0)
 
 
 # Outcomes of trials are shared in a block, by kind and arguments

@@ -16,7 +16,7 @@ from test_make_vec import same
 import plangym_like
 from plangym_like import make_vec, registry
 from plangym_like.errors import SnapshotError
-from plangym_like.vector.row_lanes import RowLanes
+from plangym_like.vector.kernel_lanes import RowLanes
 
 
 class Walk(gymnasium.Env):

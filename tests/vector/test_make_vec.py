@@ -15,7 +15,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
-from small_envs import Fuse, Nested, Teller
+from small_envs import Nested, Teller
 from usual import first_of
 
 import plangym_like
@@ -28,8 +28,7 @@ from plangym_like.errors import (
     SnapshotError,
     StateFormatError,
 )
-from plangym_like.vector.kernel_lanes import KernelLanes
-from plangym_like.vector.row_lanes import RowLanes
+from plangym_like.vector.kernel_lanes import KernelLanes, RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
 
 HAS_BOX2D = importlib.util.find_spec("Box2D") is not None
@@ -95,12 +94,12 @@ def _in_turn() -> Iterator[Any]:
             yield pytest.param(name, kwargs, mode, id=f"{name}-{kwargs}-{mode}", marks=marks)
 
 
-@pytest.mark.parametrize("count", first_of([9, 1, 3]))
+@pytest.mark.parametrize("count", first_of([5, 1, 3]))
 @pytest.mark.parametrize(("name", "kwargs", "mode"), list(_in_turn()))
 def test_it_returns_what_gymnasiums_own_returns(
     name: str, kwargs: dict[str, Any], mode: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MujocoSimulator, "fewest_rows", 9)
+    monkeypatch.setattr(MujocoSimulator, "fewest_rows", 5)
     if name.startswith("ALE/"):
         gymnasium.register_envs(pytest.importorskip("ale_py"))
     make = partial(gymnasium.make, name, **kwargs)
@@ -108,7 +107,7 @@ def test_it_returns_what_gymnasiums_own_returns(
     ours = make_vec(name, count, autoreset_mode=mode, **kwargs)
     slow = name.startswith(("ALE", "Lunar", "Hopper", "Half"))
     try:
-        steps = 12 if name.startswith("ALE") else 40 if slow else 120
+        steps = 8 if name.startswith("ALE") else 40 if slow else 60
         ended = compare(theirs, ours, steps=steps, mode=mode)
         assert (
             ended
@@ -379,28 +378,6 @@ def test_observation_modes(mode: str) -> None:
 # States
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("CartPole-v1", 6), ("HalfCheetah-v5", 9), ("FrozenLake-v1", 4)]
-)
-def test_states(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MujocoSimulator, "fewest_rows", 9)
-    envs = make_vec(name, count, max_episode_steps=12)
-    envs.reset(seed=4)
-    envs.action_space.seed(0)
-    actions = [envs.action_space.sample() for _ in range(40)]
-    for action in actions[:10]:
-        envs.step(action)
-    states, ended = envs.get_states(), envs.ended
-    assert states.shape == (count, envs.state_nbytes)
-    after = [envs.step(action) for action in actions[10:13]]
-    envs.set_states(states, ended=ended)
-    again = [envs.step(action) for action in actions[10:13]]
-    assert same(after[0], again[0]) and same(after[1][:4], again[1][:4])
-    envs.set_states(states[[0]], [1, 0])
-    assert same(envs.get_states([0, 1]), states[[0, 0]])
-    envs.close()
-
-
 def test_an_ended_episode_that_is_set_back_goes_on() -> None:
     envs = make_vec("CartPole-v1", 4, max_episode_steps=5)
     observations, _ = envs.reset(seed=4)
@@ -460,25 +437,6 @@ def test_arguments_of_other_constructors() -> None:
         make_vec("CartPole-v1", 2, autoreset_mode="same_step")
 
 
-class Closing(gymnasium.Env):
-    """Notes in a list that it is closed."""
-
-    observation_space = action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, closed: list[Any]) -> None:
-        self.closed = closed
-
-    def close(self) -> None:
-        self.closed.append(self)
-
-
-def test_environments_are_closed_if_the_rest_fails() -> None:
-    closed: list[Any] = []
-    with pytest.raises(InputError, match="autoreset_mode"):
-        make_vec(Closing, 3, autoreset_mode="never", closed=closed)
-    assert len(set(map(id, closed))) == 3
-
-
 def test_use_after_close() -> None:
     envs = make_vec("CartPole-v1", 2)
     envs.reset()
@@ -487,14 +445,6 @@ def test_use_after_close() -> None:
     for call in (envs.reset, envs.get_states, partial(envs.step, [0, 0]), envs.render):
         with pytest.raises(ClosedError, match="make others"):
             call()
-
-
-def test_an_exception_says_which_environment() -> None:
-    envs = make_vec(Fuse, 3)
-    envs.reset(seed=0)
-    with pytest.raises(ArithmeticError) as caught:
-        envs.step([0, 3, 0])
-    assert caught.value.__notes__ == ["raised while lane 1 was stepped"]
 
 
 @pytest.mark.parametrize(

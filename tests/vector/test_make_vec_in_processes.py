@@ -103,29 +103,6 @@ def test_families_that_the_caller_has_registered(
     assert make("CartPole-v1", 4, 2).reset(seed=0)[0].shape == (4, 6)
 
 
-def test_attributes(make: Callable[..., Any]) -> None:
-    theirs = SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 4)
-    ours = make("CartPole-v1", 4, 2)
-    for envs in (theirs, ours):
-        envs.set_attr("gravity", [9.8, 5.0, 1.0, 20.0])
-    assert ours.get_attr("gravity") == (9.8, 5.0, 1.0, 20.0)
-    assert compare(theirs, ours, steps=60, mode="NextStep") > 0
-    assert ours.np_random_seed == theirs.np_random_seed
-
-
-def test_states(make: Callable[..., Any]) -> None:
-    here, there = make_vec("CartPole-v1", 4), make("CartPole-v1", 4, 2)
-    for envs in (here, there):
-        envs.reset(seed=3)
-        envs.step([0, 1, 1, 0])
-    states = here.get_states()
-    assert same(states, there.get_states())
-    there.set_states(states[::-1].copy())
-    assert same(there.get_states([3, 0]), states[[0, 3]])
-    there.set_states(states)
-    assert same(here.step([1] * 4), there.step([1] * 4))
-
-
 def test_an_exception_says_which_environment(make: Callable[..., Any]) -> None:
     envs = make(Fuse, 4, 2)
     envs.reset(seed=0)

@@ -68,9 +68,6 @@ class Collector:
         The device of the actor, if it is not the CPU.
     beat : callable
         Called at every step.
-    own_process : bool
-        Whether only the collector uses the actor. If so, the actor runs in torch's inference mode,
-        which is a little faster.
     """
 
     def __init__(
@@ -84,7 +81,6 @@ class Collector:
         states: StartStates | None = None,
         device: torch.device | None = None,
         beat: Callable[[], object] = bool,
-        own_process: bool = False,
     ) -> None:
         self.lanes = lanes
         self._episodes = EpisodeLanes(lanes, None if seed is None else seed.words)
@@ -95,7 +91,6 @@ class Collector:
         self._streams = streams
         self._device = device
         self._beat = beat
-        self._without_gradients: Any = torch.inference_mode if own_process else torch.no_grad
         self._layout: Any = None
         self._is_halfway = False
 
@@ -115,16 +110,8 @@ class Collector:
         with self._streams.in_place():
             obs = self._episodes.begin(self._lane_seeds, states=self._states)
         self._place_at_beginnings(obs)
-        with self._streams.in_place(keep=False):
-            inputs = self._obs, self._act, self._rew, self._fin
-            try:
-                with self._without_gradients():
-                    actor = self._probe_actor(inputs)
-            except RuntimeError:
-                # Some actors compute gradients in `forward`, which inference mode does not allow.
-                self._without_gradients = torch.no_grad
-                with torch.no_grad():
-                    actor = self._probe_actor(inputs)
+        with self._streams.in_place(keep=False), torch.no_grad():
+            actor = self._probe_actor((self._obs, self._act, self._rew, self._fin))
         self._layout = fragment_layout(
             self._options,
             self.lanes.num_lanes,
@@ -241,7 +228,7 @@ class Collector:
         self.describe()
         if not self._is_halfway:
             self.lanes.check_not_used_elsewhere()
-        with self._streams.in_place(), self._without_gradients():
+        with self._streams.in_place(), torch.no_grad():
             if self._is_halfway:
                 self._place_at_beginnings(self._episodes.begin())
                 if self._recurrent:
@@ -582,7 +569,6 @@ class RolloutWorker:
             streams=streams,
             states=states,
             beat=context.beat,
-            own_process=context.own_process,
         )
 
     def collect(self) -> Collected:

@@ -1,8 +1,8 @@
 """Steps of robots in MuJoCo: simulates row by row, and vectorises all other computations.
 
 `simulate` restores, simulates and records; a `Robot` computes rewards, infos and observations from
-the record. `RobotKernel` steps the rows of batches in this way, and `RobotLanes` the environments
-of a vectorised environment.
+the record. `RobotKernel` steps the rows of batches in this way, and `RobotLaneKernel` the
+environments of a vectorised environment.
 """
 
 from __future__ import annotations

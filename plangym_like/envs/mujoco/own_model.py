@@ -10,6 +10,7 @@ is made; if the results differ, they are called for one simulation at a time.
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,8 +71,8 @@ class BatchData:
 
     - ``data.qpos`` ``(N, nq)``, ``data.qvel`` ``(N, nv)``, ``data.ctrl`` ``(N, nu)``, ``data.time``
       ``(N,)``, ``data.sensordata``, ``data.xpos`` ``(N, nbody, 3)``, and so on
-    - ``data.body("torso").xpos`` ``(N, 3)``, and in the same way ``geom``, ``site``, ``camera``,
-      ``tendon`` and ``actuator``
+    - ``data.body("torso").xpos`` ``(N, 3)``, by a name or number, and in the same way ``geom``,
+      ``site``, ``camera``, ``tendon`` and ``actuator``
     - ``data.joint("hip").qpos`` and ``.qvel``, ``(N, k)``; ``data.sensor("gyro").data`` ``(N, k)``
     - ``data.model``: the ``mujoco.MjModel``
 
@@ -86,39 +87,7 @@ class BatchData:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return self._look(name)
-
-    def body(self, key: str | int) -> Named:
-        """Return the data of a body, by its name or number."""
-        return Named(self, "body", key)
-
-    def geom(self, key: str | int) -> Named:
-        """Return the data of a geom, by its name or number."""
-        return Named(self, "geom", key)
-
-    def site(self, key: str | int) -> Named:
-        """Return the data of a site, by its name or number."""
-        return Named(self, "site", key)
-
-    def camera(self, key: str | int) -> Named:
-        """Return the data of a camera, by its name or number."""
-        return Named(self, "camera", key)
-
-    def tendon(self, key: str | int) -> Named:
-        """Return the data of a tendon, by its name or number."""
-        return Named(self, "tendon", key)
-
-    def actuator(self, key: str | int) -> Named:
-        """Return the data of an actuator, by its name or number."""
-        return Named(self, "actuator", key)
-
-    def joint(self, key: str | int) -> Named:
-        """Return the data of a joint, by its name or number."""
-        return Named(self, "joint", key)
-
-    def sensor(self, key: str | int) -> Named:
-        """Return the data of a sensor, by its name or number."""
-        return Named(self, "sensor", key)
+        return partial(Named, self, name) if name in _KINDS else self._look(name)
 
 
 class Named:
@@ -184,8 +153,6 @@ class MujocoModel(EnvSource):
         for name, function in functions.items():
             if not callable(function) and (function is not None or name == "reward"):
                 raise InputError(f"{name} must be a function of the data, got {function!r}")
-        if isinstance(fields, str):
-            raise InputError(f"fields must be a list of names, got {fields!r}")
         self.reward, self.observation, self.terminated = reward, observation, terminated
         self.n_substeps, self.reset = as_count("n_substeps", n_substeps), reset
         self.keyframe = self._keyframe(reset)
@@ -200,8 +167,6 @@ class MujocoModel(EnvSource):
         """Return the number of the keyframe where episodes begin, if `reset` names one."""
         if reset is None or callable(reset):
             return None
-        if isinstance(reset, bool):
-            raise InputError(f"reset must be a keyframe or a function, got {reset!r}")
         try:
             return int(self.model.key(reset).id)
         except (KeyError, IndexError, TypeError) as error:
@@ -463,7 +428,7 @@ class ModelEnv(GymnasiumMujocoEnv):
         count, size = len(arrays["time"]), self._block
         for begin in range(0, count, size):
             part = {name: array[begin : begin + size] for name, array in arrays.items()}
-            yield BatchData(self.model, _Lookup(part, size)), min(size, count - begin)
+            yield BatchData(self.model, _looking_in(part, size)), min(size, count - begin)
 
     # Gymnasium's interface
 
@@ -493,21 +458,19 @@ class ModelEnv(GymnasiumMujocoEnv):
         return _row_of(self.data, name)
 
 
-class _Lookup:
-    """Returns the array of a name, padded to `size` rows; an error if it was not recorded."""
+def _looking_in(arrays: Mapping[str, Array], size: int) -> Look:
+    """Return a function that returns one of `arrays`, with `size` rows."""
 
-    def __init__(self, arrays: Mapping[str, Array], size: int) -> None:
-        self._arrays, self._size, self._blocks = arrays, size, dict[str, Array]()
+    @functools.cache
+    def look(name: str) -> Array:
+        if name not in arrays:
+            raise AttributeError(
+                f"the functions read data.{name} now, but they did not when they were first "
+                f"called: add fields=[{name!r}] to the arguments"
+            )
+        return _block(arrays[name], size)
 
-    def __call__(self, name: str) -> Array:
-        if name not in self._blocks:
-            if name not in self._arrays:
-                raise AttributeError(
-                    f"the functions read data.{name} now, but they did not when they were first "
-                    f"called: add fields=[{name!r}] to the arguments"
-                )
-            self._blocks[name] = _block(self._arrays[name], self._size)
-        return self._blocks[name]
+    return look
 
 
 def _unknown(name: str) -> str:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.base_settings import Settings
+from plangym_like.snapshots.differences import difference
 from plangym_like.states.rows import Row, padded
 
 INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -33,6 +34,8 @@ _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 _ANY_SIZE = ("history", "plugin_state", "userdata")
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
+# MuJoCo aligns arrays of models to this many bytes.
+_PADDING = 64
 # A copy of the model's list of plugins, and pointers to their data.
 PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
@@ -280,11 +283,18 @@ def model_digest(model: Any, without: Collection[str] = ()) -> str:
         if name not in without:
             digest.update(f"{name}{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
-    option = [name.removeprefix("opt.") for name in without if name.startswith("opt.")]
-    for part in (model.opt, model.stat):
-        left = [name for name in dir(part) if name[0] != "_" and name not in option]
-        digest.update(repr({name: getattr(part, name) for name in left}).encode())
+    digest.update(_options(model, without).encode())
     return digest.hexdigest()
+
+
+def _options(model: Any, without: Collection[str]) -> str:
+    """Return the options and statistics of `model` as text, except those named in `without`."""
+    shown = {}
+    for group in ("opt", "stat"):
+        part = getattr(model, group)
+        names = [f"{group}.{name}" for name in dir(part) if name[0] != "_"]
+        shown.update({name: attrgetter(name)(model) for name in names if name not in without})
+    return repr(shown)
 
 
 class ModelSettings(Settings):
@@ -298,14 +308,42 @@ class ModelSettings(Settings):
     """
 
     def __init__(self, model: Any, without: Collection[str] = ()) -> None:
-        self._model, self._without = model, without
-        self._digest = model_digest(model, without)
+        self._model, self._without, arrays = model, without, _changeable(model)
+        self._arrays = {name: arrays[name] for name in arrays if name not in without}
+        self._copies = {name: array.copy() for name, array in self._arrays.items()}
+        self._spans = _spans(self._arrays.values())
+        self._bytes, self._shown = self._bytes_now(), _options(model, without)
+
+    def _bytes_now(self) -> list[bytes]:
+        return [span.tobytes() for span in self._spans]
 
     def change(self, *, thorough: bool = False) -> str:
-        # A model has about 500 arrays.
-        if not thorough or model_digest(self._model, self._without) == self._digest:
-            return ""
-        return "an array or an option of the model changed"
+        if self._bytes_now() != self._bytes:
+            for name, array in self._arrays.items():
+                if found := difference(self._copies[name], array, f"model.{name}"):
+                    return f"{found[0]} changed from {found[1].replace(' and ', ' to ', 1)}"
+        if thorough and _options(self._model, self._without) != self._shown:
+            return "an option of the model changed"
+        return ""
+
+
+def _spans(arrays: Collection[NDArray[Any]]) -> list[NDArray[np.uint8]]:
+    """Return few arrays over the memory of all `arrays`.
+
+    A model has about 500 arrays in one block of memory, one after the other, with padding between
+    them. Comparing the memory of neighbours together takes 3 us instead of 50.
+    """
+    spans: list[NDArray[np.uint8]] = []
+    end = 0
+    for array in sorted(filter(len, map(np.ravel, arrays)), key=address_of):
+        begin = address_of(array)
+        if spans and 0 <= begin - end < _PADDING:
+            length = begin + array.nbytes - address_of(spans[-1])
+            spans[-1] = np.lib.stride_tricks.as_strided(spans[-1], (length,), (1,))
+        else:
+            spans.append(array.view(np.uint8))
+        end = begin + array.nbytes
+    return spans
 
 
 class EditedArrays:

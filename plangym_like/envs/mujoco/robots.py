@@ -35,6 +35,10 @@ class Parts(NamedTuple):
     alive: Array
     touch: Array | None = None
 
+    def infos_v4(self, named: dict[str, Array]) -> dict[str, Any]:
+        """Return infos as most robots of version 4 have them; `named` come first."""
+        return {**named, **moved(self.place, self.speed), "forward_reward": self.forward}
+
 
 # HalfCheetah and Swimmer
 
@@ -101,12 +105,7 @@ class SwimmerV4(Swimmer):
     """Swimmer-v4."""
 
     def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        return {
-            "reward_fwd": parts.forward,
-            "reward_ctrl": -parts.effort,
-            **moved(parts.place, parts.speed),
-            "forward_reward": parts.forward,
-        }
+        return parts.infos_v4({"reward_fwd": parts.forward, "reward_ctrl": -parts.effort})
 
 
 # Walker2d, Hopper and Ant
@@ -127,9 +126,6 @@ class Legged(Runner):
     def healthy(self, frames: Frames) -> Array:
         """Return whether the robot is healthy, ``(...,)``."""
         raise NotImplementedError
-
-    def over(self) -> bool:
-        return bool(self.env._terminate_when_unhealthy and not self.env.is_healthy)
 
     def touch(self, frames: Frames) -> Array | None:
         """Return the costs of contacts, ``(...,)``; ``None`` if they have no cost."""
@@ -228,6 +224,11 @@ class Ant(Legged):
         upright: Array = finite & (low <= z) & (z <= high)
         return upright
 
+    def over(self) -> bool:
+        low, high = self.env._healthy_z_range
+        is_upright = low <= self.env.data.qpos.item(2) <= high
+        return not is_upright and self.env._terminate_when_unhealthy
+
     def motion(self, frames: Frames) -> tuple[Array, Array]:
         place = frames.after("torso")[..., :2]
         return place, (place - frames.before("torso")[..., :2]) / self.env.dt
@@ -282,13 +283,8 @@ class AntV4(Ant):
     def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
         # With contact forces, version 4 returns their costs under this name.
         control = parts.effort if parts.touch is None else parts.touch
-        return {
-            "reward_forward": parts.forward,
-            "reward_ctrl": -control,
-            "reward_survive": parts.alive,
-            **moved(parts.place, parts.speed),
-            "forward_reward": parts.forward,
-        }
+        named = {"reward_forward": parts.forward, "reward_ctrl": -control}
+        return parts.infos_v4({**named, "reward_survive": parts.alive})
 
     def observe(self, look: Look, out: Array) -> None:
         parts = [self.shown_positions(look, 2), look("qvel")]
@@ -319,6 +315,9 @@ class Humanoid(Legged):
         low, high = self.env._healthy_z_range
         upright: Array = (low < z) & (z < high)
         return upright
+
+    def over(self) -> bool:
+        return bool(self.env._terminate_when_unhealthy and not self.env.is_healthy)
 
     def motion(self, frames: Frames) -> tuple[Array, Array]:
         place = self._centre(frames.after("xipos"))
@@ -372,13 +371,8 @@ class HumanoidV4(Humanoid):
         return None
 
     def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        return {
-            "reward_linvel": parts.forward,
-            "reward_quadctrl": -parts.effort,
-            "reward_alive": parts.alive,
-            **moved(parts.place, parts.speed),
-            "forward_reward": parts.forward,
-        }
+        named = {"reward_linvel": parts.forward, "reward_quadctrl": -parts.effort}
+        return parts.infos_v4({**named, "reward_alive": parts.alive})
 
     def observe(self, look: Look, out: Array) -> None:
         put_parts(out, self.shown_positions(look, 2), *_everything_else(look))
@@ -610,22 +604,16 @@ class Pusher(Robot):
 
 # All robots
 
-# Pusher-v4 is left out, because it needs an older MuJoCo.
-_ALL: tuple[type[Robot], ...] = (
-    *(Ant, AntV4, HalfCheetah, HalfCheetahV4, Hopper, HopperV4, Humanoid, HumanoidV4),
-    *(HumanoidStandup, HumanoidStandupV4, InvertedDoublePendulum, InvertedDoublePendulumV4),
-    *(InvertedPendulum, InvertedPendulumV4, Pusher, Reacher, ReacherV4, Swimmer, SwimmerV4),
-    *(Walker2d, Walker2dV4),
-)
-_BY_NAME = {each.__name__: each for each in _ALL}
-
 
 def robot_for(env: Any) -> type[Robot] | None:
-    """Return the `Robot` class for `env`, or ``None`` if it is not one of Gymnasium's robots."""
+    """Return the `Robot` class for `env`, or ``None`` if it is not one of Gymnasium's robots.
+
+    Pusher-v4 has none, because it needs an older MuJoCo.
+    """
     folder, _, module = type(env).__module__.rpartition(".")
     version = "V4" if module.endswith("_v4") else ""
-    name = type(env).__name__.removesuffix("Env") + version
-    return _BY_NAME.get(name) if folder == "gymnasium.envs.mujoco" else None
+    found = globals().get(type(env).__name__.removesuffix("Env") + version)
+    return found if folder == "gymnasium.envs.mujoco" else None
 
 
 def moved(place: Array, speed: Array) -> dict[str, Array]:

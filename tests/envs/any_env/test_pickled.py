@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import gymnasium as gym
@@ -133,26 +132,6 @@ def test_a_state_that_is_set_comes_before_the_memory_of_being_new() -> None:
         one.reset(seed=0)
     other.set_state(one.get_state())
     assert other.reset(seed=0).info == {"episodes": 5}
-
-
-class Guarded(Dungeon):
-    def reset(self, **kwargs: Any) -> Any:
-        self.guards = {"step": threading.Lock(), "other": threading.RLock(), "wait": 0}
-        self.rung = threading.Event()
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        with self.guards["step"], self.guards["other"]:
-            if action == 2:
-                self.rung.set()
-            obs, reward, *rest = super().step(action)
-            return obs, reward + self.rung.is_set(), *rest
-
-
-def test_locks_inside_are_made_anew() -> None:
-    sim = PickledSimulator(Guarded)
-    for seed in range(2):
-        assert_goes_on(sim, seed=seed, compare_rows=False)
 
 
 # Images

@@ -162,21 +162,6 @@ def test_states_of_several_resets_are_those_of_the_raw_emulator(game: str) -> No
     assert ale.full > 100
 
 
-def test_the_text_is_left_out_for_states_of_one_reset() -> None:
-    raw = emulator("ms_pacman")
-    ale = Recording(emulator("ms_pacman"))
-    saver = states_of(ale)
-    states = states_after_resets(raw, resets=1)
-    saver.restore(states[0])
-    for state in states:
-        ale.full = ale.short = 0
-        saver.restore(state)
-        assert (ale.full, ale.short) == (0, 1)
-        raw.restoreState(ALEState(state))
-        assert ale.act(0) == raw.act(0)
-        assert saver.save() == raw.cloneState().serialize()
-
-
 def refuse(ale: ALEInterface) -> None:
     raise SystemError("no text")
 

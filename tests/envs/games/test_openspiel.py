@@ -165,19 +165,6 @@ def test_check_env_plays_legal_moves(name: str, wrappers: list[Any]) -> None:
     assert {"rollout", "workers"} <= set(report.passed)
 
 
-def test_wrappers_see_the_same_game() -> None:
-    with make("backgammon") as env, make("backgammon", max_episode_steps=7) as limited:
-        state, _, info = env.reset(seed=4)
-        other = limited.reset(seed=4).state
-        for turn in range(7):
-            action = int(np.flatnonzero(info["action_mask"])[-1])
-            step, again = env.step(action, state), limited.step(action, other)
-            batch = limited.step_batch([action], other)
-            assert content(step) == content(again) == content(batch, 0)
-            assert again.truncated == batch.truncateds[0] == (turn == 6)
-            state, other, info = step.state, again.state, step.info
-
-
 def test_illegal_moves_are_refused_before_anything_happens() -> None:
     with make("tic_tac_toe") as env:
         state = env.reset(seed=0).state
@@ -386,24 +373,6 @@ def test_rows_of_wrapped_games_are_restored(name: str) -> None:
                 assert [content(batch, at) for at in range(len(order))] == [
                     found[at] for at in order
                 ]
-
-
-def test_a_draw_by_repetition_is_restored() -> None:
-    with make("chess") as env:
-        state, _, info = env.reset(seed=0)
-        board, history = pyspiel.load_game("chess").new_initial_state(), []
-        for text in ["Nf3", "Nf6", "Ng1", "Ng8"] * 2:
-            action = board.string_to_action(text)
-            board.apply_action(action)
-            before, history = state, [*history, action]
-            state = env.step(action, state).state
-        assert board.is_terminal()
-        env.simulator.clear_caches()
-        step = env.step(history[-1], before)
-        assert step.terminated
-        assert step.info["rewards"].tolist() == board.returns() == [0.0, 0.0]
-        # The same board, without the repetition.
-        assert not env.step(history[3], env.make_state(history=history[:3])).terminated
 
 
 def test_passes_are_moves() -> None:

@@ -189,21 +189,6 @@ def test_rows_of_the_same_game_by_another_name_are_accepted() -> None:
         assert content(other.step(3, state)) == content(env.step(3, state))
 
 
-def test_pictures_are_observed() -> None:
-    with make("connect_four_v3", obs_type="rgb") as env:
-        state, first, _ = env.reset(seed=0)
-        assert env.observation_space.contains(first)
-        step = env.step(3, state)
-        assert (step.obs != first).any()
-        env.set_state(state)
-        assert (env.as_gym().step(3)[0] == step.obs).all()
-        assert (env.step_batch([3, 3], state).obs == step.obs).all()
-    vec = plangym_like.make_vec(PREFIX + "connect_four_v3", 2, obs_type="rgb")
-    assert (vec.reset(seed=0)[0] == first).all()
-    assert (vec.step(np.array([3, 3]))[0] == step.obs).all()
-    vec.close()
-
-
 def test_chess_is_shown_as_text() -> None:
     with make("chess_v6", render_mode="ansi") as env:
         env.reset()

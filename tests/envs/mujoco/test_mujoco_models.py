@@ -10,16 +10,13 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
-from usual import first_of, third_of
+from usual import third_of
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
 import gymnasium.envs.mujoco
 
 import plangym_like
-from plangym_like.envs.mujoco.batch import Robot
-from plangym_like.envs.mujoco.robots import Ant, Reacher
-from plangym_like.errors import RowExitError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is out of date"),
@@ -117,48 +114,3 @@ def test_robots_with_more_joints_step_as_in_gymnasium(
                 assert rewards[lane] == float(episodes[lane][time][1])
             if terminateds.any():
                 break
-
-
-def raising(error: BaseException) -> Any:
-    def method(self: Any, *args: Any) -> Any:
-        raise error
-
-    return method
-
-
-@pytest.mark.parametrize(
-    "robot, method, error",
-    first_of(
-        [
-            (Ant, "compute_rewards", KeyError("torso")),
-            (Reacher, "observe", IndexError()),
-            (Ant, "recorded", AssertionError()),
-        ]
-    ),
-)
-def test_whatever_a_vectorised_form_raises_the_environment_steps_itself(
-    robot: type[Robot], error: Exception, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"{robot.__name__}-v5"
-    with plangym_like.make(name) as env, plangym_like.make_vec(name, LANES) as envs:
-        states = np.stack([env.reset(seed=lane).state for lane in range(LANES)])
-        envs.action_space.seed(2)
-        actions = envs.action_space.sample()
-        usual = env.step_batch(actions, states)
-        assert env.simulator.steps_batches
-        envs.reset(seed=list(range(LANES)))
-        together = [envs.step(actions)[:4] for _ in range(5)]
-    monkeypatch.setattr(robot, method, raising(error))
-    with plangym_like.make(name) as env, plangym_like.make_vec(name, LANES) as envs:
-        assert_same(env.step_batch(actions, states), usual)
-        assert not env.simulator.steps_batches
-        envs.reset(seed=list(range(LANES)))
-        assert_same([envs.step(actions)[:4] for _ in range(5)], together)
-
-
-def test_ctrl_c_in_the_trial_of_a_form_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with plangym_like.make("Ant-v5") as env:
-        state = env.reset(seed=0).state
-        monkeypatch.setattr(Ant, "compute_rewards", raising(KeyboardInterrupt()))
-        with pytest.raises((KeyboardInterrupt, RowExitError)):
-            env.step_batch(np.zeros((3, 8), np.float32), state)
