@@ -157,9 +157,12 @@ clean:
 	@$(LOWEST_BIN)/python -m $(PIP_INSTALL) '.[$(EXTRAS)]' --constraint lowest.txt
 	@touch $@
 
+# With the libraries that are compared in speed; gymcts asks for an older matplotlib, which its search does not need.
 .venv-results/.results: setup.cfg pyproject.toml .venv-results/.created
-	@echo "installing plangym_like into .venv-results"
+	@echo "installing plangym_like and two libraries to compare with into .venv-results"
 	@$(RESULTS_BIN)/python -m $(PIP_INSTALL) '.[atari,mujoco,dm-control,viz,torch]'
+	@$(RESULTS_BIN)/python -m pip install --quiet --disable-pip-version-check pytorch-mppi==0.9.1 rich
+	@$(RESULTS_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gymcts==1.5.1
 	@touch $@
 
 .venv/.created .venv-bench/.created .venv-results/.created .venv-lowest/.created:

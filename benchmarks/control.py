@@ -1,20 +1,60 @@
-"""MuJoCo and dm_control tasks, played by CEM, iCEM and MPPI; see `results.py`.
+"""Play MuJoCo and dm_control tasks with CEM, iCEM and MPPI, and measure the planning speed.
+
+Run it from anywhere::
+
+    python benchmarks/control.py                        # every task, 1,000 steps each
+    python benchmarks/control.py --quick                # 40 steps each
+    python benchmarks/control.py --tasks walker-walk    # one task
+    python benchmarks/control.py --tasks --speed        # only the planning speed
+    python benchmarks/control.py --json control.json    # also write the figures to a file
 
 An episode is played in closed loop: each action is the first one of a new plan, and is held for
 `dt` steps of the environment. Wall times include everything but opening the environment.
+
+The planning speed is that of one plan for HalfCheetah, from the same state and of the same size, by
+MPPI and CEM of this package and by ``pytorch-mppi`` (``pip install pytorch-mppi``; left out if it
+is not installed). That package has no simulator, so it is measured with three: Gymnasium's
+environment, set and stepped plan by plan; `mujoco.rollout` on as many threads; and `step_batch`.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import logging
+import os
+import statistics
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import plangym_like
 from plangym_like.planners import CEM, ICEM, MPPI, Planner, play
 
 PLANNERS: dict[str, type[Planner]] = {"CEM": CEM, "ICEM": ICEM, "MPPI": MPPI}
-STEPS = 1000
+STEPS, QUICK_STEPS, ROUNDS = 1000, 40, 7
+EPISODE_COLUMNS = {
+    "task": "task",
+    "planner": "planner",
+    "return": "return",
+    "aim": "aim",
+    "seconds": "wall seconds",
+    "plans_per_second": "plans/s",
+    "transitions_per_second": "transitions/s",
+    "frames_per_second": "frames/s",
+    "outside_env": "outside the environment",
+}
+SPEED = {
+    "controller": "controller",
+    "milliseconds": "ms a plan",
+    "plans_per_second": "plans/s",
+    "transitions_per_second": "transitions/s",
+}
 
 
 @dataclass(frozen=True)
@@ -87,3 +127,197 @@ def play_task(task: Task, steps: int, n_workers: int | None, seed: int) -> dict[
         "frames_per_second": round(spent.frames / wall),
         "outside_env": round(1 - spent.seconds_in_env / spent.seconds, 4),
     }
+
+
+def controllers(
+    n_workers: int, batch: int, horizon: int
+) -> dict[str, tuple[Callable[[], object], Callable[[], None]]]:
+    """Return what plans once, and what closes it, by name."""
+    env = plangym_like.make("HalfCheetah-v5", n_workers=n_workers)
+    state = env.reset(seed=0).state
+    budget = (batch + 1) * horizon
+    mppi = MPPI(env, horizon=horizon, batch=batch, beta=0.0, alpha=0.0)
+    cem = CEM(env, horizon=horizon, batch=batch)
+
+    def ours(planner: Planner) -> Callable[[], object]:
+        def plan_once() -> object:
+            planner.advance()
+            # CEM makes the batch smaller for budgets of less than five batches.
+            return planner.plan(state, budget=budget if planner is mppi else 5 * budget, seed=0)
+
+        return plan_once
+
+    found = {
+        "MPPI of this package": (ours(mppi), env.close),
+        "CEM of this package, 5 iterations": (ours(cem), lambda: None),
+    }
+    try:
+        import torch
+        from pytorch_mppi import MPPI as TorchMPPI
+    except ImportError:
+        print("pytorch-mppi is not installed, and left out", file=sys.stderr)
+        return found
+    torch.set_num_threads(n_workers)
+    simulators = {
+        "gymnasium, plan by plan": _with_gymnasium,
+        f"mujoco.rollout, {n_workers} threads": _with_rollout,
+        "step_batch": _with_step_batch,
+    }
+    for name, simulator in simulators.items():
+        dynamics, first, close = simulator(env, state, n_workers)
+        rewards: list[Any] = []
+
+        def step(
+            states: Any, actions: Any, dynamics: Any = dynamics, rewards: Any = rewards
+        ) -> Any:
+            following, reward = dynamics(states.numpy(), actions.numpy())
+            rewards[:] = [torch.from_numpy(-reward)]
+            return torch.from_numpy(following)
+
+        def cost(states: Any, actions: Any, rewards: Any = rewards) -> Any:
+            return rewards[0]
+
+        controller = TorchMPPI(
+            step,
+            cost,
+            len(first),
+            torch.eye(6, dtype=torch.double) * 0.25,
+            num_samples=batch,
+            horizon=horizon,
+            u_min=-torch.ones(6, dtype=torch.double),
+            u_max=torch.ones(6, dtype=torch.double),
+        )
+        root = torch.from_numpy(first)
+        found[f"pytorch-mppi on {name}"] = (
+            lambda controller=controller, root=root: controller.command(root),
+            close,
+        )
+    return found
+
+
+def _with_gymnasium(env: Any, state: Any, n_workers: int) -> Any:
+    """Return dynamics ``(states, actions) -> states, rewards``, the first state, and `close`."""
+    import gymnasium
+
+    base: Any = gymnasium.make("HalfCheetah-v5").unwrapped
+    base.reset(seed=0)
+    view = env.view_state(state)
+    first = np.concatenate([view["qpos"], view["qvel"]])
+
+    def dynamics(states: Any, actions: Any) -> Any:
+        following, rewards = np.empty((len(actions), len(first))), np.empty(len(actions))
+        for row, action in enumerate(actions):
+            base.set_state(states[row, : base.model.nq], states[row, base.model.nq :])
+            _, rewards[row], *_ = base.step(action)
+            following[row] = np.concatenate([base.data.qpos, base.data.qvel])
+        return following, rewards
+
+    return dynamics, first, base.close
+
+
+def _with_rollout(env: Any, state: Any, n_workers: int) -> Any:
+    """As `_with_gymnasium`, on MuJoCo's own function for many states."""
+    import gymnasium
+    import mujoco
+    from mujoco import rollout
+
+    base: Any = gymnasium.make("HalfCheetah-v5").unwrapped
+    view = env.view_state(state)
+    first = np.concatenate([[0.0], view["qpos"], view["qvel"]])
+    data = [mujoco.MjData(base.model) for _ in range(n_workers)]
+    pool = rollout.Rollout(nthread=n_workers)
+
+    def dynamics(states: Any, actions: Any) -> Any:
+        controls = actions[:, None].repeat(base.frame_skip, axis=1)
+        reached, _ = pool.rollout(base.model, data, np.ascontiguousarray(states), controls)
+        speed = (reached[:, -1, 1] - states[:, 1]) / base.dt
+        rewards = speed - 0.1 * np.square(actions).sum(axis=1)
+        return reached[:, -1].copy(), rewards
+
+    def close() -> None:
+        pool.close()
+        base.close()
+
+    return dynamics, first, close
+
+
+def _with_step_batch(env: Any, state: Any, n_workers: int) -> Any:
+    """As `_with_gymnasium`, on this package; each number is a byte of a state row."""
+
+    def dynamics(states: Any, actions: Any) -> Any:
+        step = env.step_batch(actions.astype(np.float32), states.astype(np.uint8))
+        return step.states.astype(np.float64), step.rewards
+
+    return dynamics, state.astype(np.float64), lambda: None
+
+
+def planning_speed(
+    n_workers: int, rounds: int, batch: int = 128, horizon: int = 25
+) -> list[dict[str, Any]]:
+    """Measure all controllers in turn, and return the medians."""
+    found = controllers(n_workers, batch, horizon)
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    try:
+        for round_number in range(rounds + 2):  # the first two are warm-up
+            for name, (plan_once, _) in found.items():
+                begun = time.perf_counter()
+                plan_once()
+                if round_number >= 2:
+                    seconds[name].append(time.perf_counter() - begun)
+    finally:
+        for _, close in reversed(found.values()):
+            close()
+    figures = []
+    for name, times in seconds.items():
+        plans = batch * horizon * (5 if "5 iterations" in name else 1)
+        median = statistics.median(times)
+        figures.append(
+            {
+                "controller": name,
+                "plans_per_second": round(1 / median, 2),
+                "transitions_per_second": round(plans / median),
+                "milliseconds": round(1000 * median, 1),
+            }
+        )
+    return figures
+
+
+def show(title: str, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    """Print a Markdown table."""
+    print(f"\n**{title}**\n\n| {' | '.join(columns.values())} |")
+    print("| " + " | ".join("---" for _ in columns) + " |")
+    for row in rows:
+        print("| " + " | ".join(f"{row[key]}" for key in columns) + " |", flush=True)
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS), metavar="ID")
+    parser.add_argument("--steps", type=int, default=STEPS, help="length of an episode")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--speed", action="store_true", help="measure the planning speed, too")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps, 2 rounds")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)  # MuJoCo's notes about the models of dm_control
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
+    steps = QUICK_STEPS if args.quick else args.steps
+    record: dict[str, Any] = {"load_at_start": os.getloadavg()[0], "tasks": [], "speed": []}
+    record["tasks"] = [
+        play_task(TASKS[name], steps, args.workers, args.seed) for name in args.tasks
+    ]
+    if record["tasks"]:
+        show(f"Episodes of {steps} steps", record["tasks"], EPISODE_COLUMNS)
+    if args.speed:
+        record["speed"] = planning_speed(args.workers, 2 if args.quick else ROUNDS)
+        show("One plan for HalfCheetah-v5: 128 candidates of 25 actions", record["speed"], SPEED)
+    record["load_at_end"] = os.getloadavg()[0]
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end")
+    if args.json:
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ budget are skipped, so the work can be done in pieces. ``docs/results.md`` is wr
 records; it shows those with the largest budget.
 
 Budgets are counted in frames of the console or steps of the simulator, so that scores do not depend
-on the machine.
+on the machine. Where two implementations are compared, seconds are those of this machine.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 import control
 import equal_budgets
 import results_page
+import uct_speed
 from atari_results import GAMES, PLANNERS, montezuma, play_game
 
 FIGURES = pathlib.Path(__file__).resolve().parent.parent / "docs" / "figures"
@@ -57,6 +58,8 @@ def tasks(frames: int, seeds: int) -> Iterator[tuple[str, Any, dict[str, Any]]]:
             montezuma,
             {"frames": MONTEZUMA_FRAMES, "seed": seed},
         )
+    yield "speed/MPPI and CEM", mppi_speed, {}
+    yield "speed/UCT", uct_speed_rows, {}
     for task in control.TASKS:
         for seed in range(seeds):
             yield f"control/{task}/{seed}", play_robot, {"task": task, "seed": seed}
@@ -73,6 +76,16 @@ def tasks(frames: int, seeds: int) -> Iterator[tuple[str, Any, dict[str, Any]]]:
 def play_robot(*, task: str, seed: int, n_workers: int | None) -> dict[str, Any]:
     """Play one episode of 1,000 steps."""
     return control.play_task(control.TASKS[task], control.STEPS, n_workers, seed)
+
+
+def mppi_speed(*, n_workers: int) -> dict[str, Any]:
+    """Compare MPPI and CEM with ``pytorch-mppi``, if it is installed."""
+    return {"rows": control.planning_speed(n_workers, control.ROUNDS)}
+
+
+def uct_speed_rows(*, n_workers: int) -> dict[str, Any]:
+    """Compare UCT with ``gymcts``, if it is installed; one process is enough."""
+    return {"rows": uct_speed.measure()}
 
 
 def main() -> int:

@@ -62,6 +62,7 @@ def tables(records: Records, published: Mapping[str, Any]) -> str:
         (f"All planners with {_FRAMES:,} frames", _EVERY, _every(records)),
         ("Rooms of Montezuma's Revenge", _WALL, _montezuma(records)),
         ("Robots", _ROBOTS, _control(records)),
+        ("Planning speed", "", _speed(records)),
     ):
         if rows:
             parts += [f"## {title}", "", *([text, ""] if text else []), *rows]
@@ -208,6 +209,28 @@ def _control(records: Records) -> list[str]:
         rows.append((task, one["planner"], plan, _wall(one), str(len(found)), score))
     head = ("task", "planner", "each plan", "wall time", "seeds", "return")
     return table(head, rows) if rows else []
+
+
+def _speed(records: Records) -> list[str]:
+    lines: list[str] = []
+    if record := records.get("speed/MPPI and CEM"):
+        rows = [
+            (row["controller"], str(row["plans_per_second"]), f"{row['transitions_per_second']:,}")
+            for row in record["rows"]
+        ]
+        lines += [
+            f"One plan for HalfCheetah: 128 candidates of 25 actions; load {record['load']}.",
+            "",
+            *table(("controller", "plans/s", "transitions/s"), rows),
+        ]
+    if record := records.get("speed/UCT"):
+        rows = [(row["search"], f"{row['transitions_per_second']:,}") for row in record["rows"]]
+        lines += [
+            f"One plan for CartPole: 200 descents; load {record['load']}.",
+            "",
+            *table(("search", "transitions/s"), rows),
+        ]
+    return lines
 
 
 def _number(value: float) -> str:
