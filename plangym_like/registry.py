@@ -410,9 +410,6 @@ def make(
     WorkerStartError
         Workers are wanted, but the platform is not Linux, or this process is a worker that is
         importing a module.
-    WorkerTimeoutError, WorkerDiedError
-        An isolated worker has tried the environment out, and this takes longer than
-        `start_timeout`, or ends the process.
 
     Examples
     --------
@@ -451,11 +448,18 @@ def make(
         env = env_class(name, **kwargs)
         if not isinstance(env, PlanEnv):
             raise no_simulator(env)
-        return env
-    from plangym_like.constructors import ParallelEnv
+    else:
+        from plangym_like.constructors import ParallelEnv
 
-    execution["n_workers"] = 1 if n_workers is None else n_workers
-    return ParallelEnv(env_class, name, **execution, **kwargs)
+        execution["n_workers"] = 1 if n_workers is None else n_workers
+        env = ParallelEnv(env_class, name, **execution, **kwargs)
+    if not delay_setup and env.snapshot == "pickle" and env.exactness == "exact":
+        from plangym_like.envs.pickled import suggest_attributes
+        from plangym_like.processes.child import is_worker
+
+        if not is_worker():
+            suggest_attributes(env.row_stepper.simulator)
+    return env
 
 
 def make_mujoco(

@@ -21,11 +21,16 @@ import contextlib
 import copy
 import hashlib
 import hmac
+import logging
 import struct
+import sys
+import sysconfig
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
+import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
@@ -39,7 +44,7 @@ from plangym_like.errors import (
     UntrustedStateError,
 )
 from plangym_like.snapshots.chain_pickle import ChainPickle
-from plangym_like.snapshots.chains import links
+from plangym_like.snapshots.chains import close_copy, links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.known_wrappers import columns_of
@@ -51,6 +56,10 @@ _LENGTH = struct.Struct("<Q")
 _TAG_NBYTES = 16
 _START = _LENGTH.size + _TAG_NBYTES
 _SLACK = 1024
+
+logger = logging.getLogger("plangym_like")
+# The classes for which `suggest_attributes` has been called.
+_seen: set[type] = set()
 
 
 class PickleCodec(Codec):
@@ -269,6 +278,45 @@ class PickledEnv(FamilyEnv):
     """
 
     simulator_class = PickledSimulator
+
+
+def suggest_attributes(simulator: Any) -> None:
+    """Log how much time ``state_attributes`` would save, if that is more than a step takes.
+
+    Each class is measured once, in a second copy of its environment, unless it is installed.
+    """
+    kind = type(simulator.base)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if kind in _seen or file.startswith(sysconfig.get_path("purelib")):
+        return
+    _seen.add(kind)
+    # If a step of the copy fails, there is nothing to suggest.
+    with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
+        other = simulator.second_copy()
+        if other is None:
+            return
+        stack.callback(close_copy, other)
+        row: Row = np.zeros(other.payload_nbytes, np.uint8)
+        saving = min(_seconds(lambda: other.read(row), lambda: other.write(row)) for _ in range(3))
+        space = copy.deepcopy(other.action_space)
+        space.seed(0)
+        action = space.sample()
+        step = _seconds(lambda: other.step(action, 1))
+        if saving > step:
+            logger.warning(
+                "%s is saved as a pickle. Stepping it from a state takes %.0f us here, %.0f us of "
+                "them for the pickle. It can be up to %.1f times as fast if its class lists all "
+                "attributes that steps and resets change: state_attributes = ['name', ...]",
+                *(qualified_name(kind), 1e6 * (step + saving), 1e6 * saving, 1 + saving / step),
+            )
+
+
+def _seconds(*calls: Callable[[], Any]) -> float:
+    """Call `calls` one after the other, and return how long this took."""
+    begun = time.perf_counter()
+    for call in calls:
+        call()
+    return time.perf_counter() - begun
 
 
 def _tag(data: bytes) -> bytes:

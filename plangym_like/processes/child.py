@@ -414,6 +414,11 @@ def check_can_start() -> None:
         )
 
 
+def is_worker() -> bool:
+    """Return whether this process is a worker."""
+    return _imported_before is not None
+
+
 def _being_imported() -> set[str]:
     """Return the names of modules that have not been imported completely."""
     specs = {name: getattr(module, "__spec__", None) for name, module in sys.modules.copy().items()}

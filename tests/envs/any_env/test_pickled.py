@@ -290,3 +290,29 @@ def test_generators_that_share_bits_or_seeds_go_on_sharing_them() -> None:
     env.close()
 
 
+
+
+def test_make_suggests_once_to_list_the_attributes_of_a_class(caplog: Any) -> None:
+    class Counter(gym.Env):
+        observation_space = gym.spaces.Discrete(1000)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.count = 0
+            self.table = [[str(number)] * 9 for number in range(3000)]
+            return 0, {}
+
+        def step(self, action: Any) -> Any:
+            self.count += 1
+            return self.count, 0.0, False, False, {}
+
+    class Listed(Counter):
+        state_attributes = (("count", int),)
+
+    for kind in (Counter, Counter, Listed):
+        with plangym_like.make(kind) as env:
+            state = env.reset(seed=0).state
+            assert env.step(1, state=state).obs == 1
+    told = [record.getMessage() for record in caplog.records if "state_attributes" in record.msg]
+    assert len(told) == 1 and "all attributes that steps and resets change" in told[0]
