@@ -138,6 +138,7 @@ class RowWorker(WorkerHandle):
         self._attached: Sequence[int] = ()
         # Its requests to serve, each with the number of the batch whose blocks were sent along.
         self._servings: deque[tuple[Future[Any], int]] = deque()
+        self._pid = process.pid
         self.progress_at = 0.0
         self._progress: tuple[int, ...] = ()
         self.task_of = 0
@@ -204,6 +205,9 @@ class RowWorker(WorkerHandle):
         """Let the worker serve, if it does not, and send it the blocks of `batch` that it lacks."""
         if not self.ready or self.task is not None or self.interrupted:
             return
+        # Other code has restarted it, or Ctrl-C has interrupted `restart`.
+        if self.process.pid != self._pid:
+            self._lose_process()
         if self._servings and (batch is None or batch.block_numbers <= self.known):
             return
         self.interrupted = True
@@ -274,6 +278,10 @@ class RowWorker(WorkerHandle):
         super().restart()
         # Read only now, because the old process may have gone on until it was killed.
         self.left_at = self.range, self.cursor, int(self.slot[BATCH])
+        self._lose_process()
+
+    def _lose_process(self) -> None:
+        self._pid = self.process.pid
         self.known.clear()
         self._servings.clear()
         self.alone = self.abandoned = None

@@ -198,4 +198,4 @@ with plangym_like.make(Env, n_workers=2, isolate=True) as env:
 
 def test_an_exception_of_the_users_script_is_caught_by_its_own_class() -> None:
     result = run_script(OF_THE_SCRIPT)
-    assert (result.stdout, result.stderr) == ("caught (3,) three\n", "")
+    assert (result.stdout, result.returncode) == ("caught (3,) three\n", 0), result.stderr
