@@ -119,7 +119,7 @@ class PlanEnv(Repeatable):
                 stepper.close()
             raise
         (stepper,) = made
-        self._layout, self._stats = stepper.layout, executor.stats
+        self._layout, self._stats = stepper.layout, executor.tally
         self._executor, self._stepper = executor, stepper
 
     def _make_stepper(self, made: list[RowStepper]) -> RowStepper:
@@ -128,7 +128,9 @@ class PlanEnv(Repeatable):
         simulator = given if isinstance(given, Simulator) else given()
         if isinstance(simulator, PlanEnv):  # its simulator is used, with its options
             env = simulator
-            made.append(env.row_stepper)
+            env.setup()
+            assert env._stepper is not None
+            made.append(env._stepper)
             self.autoreset, self.return_image = env.autoreset, env.return_image
             self._audit, self._audit_every = env._audit, env._audit_every
             if self._name is given:

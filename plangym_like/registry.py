@@ -453,12 +453,6 @@ def make(
 
         execution["n_workers"] = 1 if n_workers is None else n_workers
         env = ParallelEnv(env_class, name, **execution, **kwargs)
-    if not delay_setup and env.snapshot == "pickle" and env.exactness == "exact":
-        from plangym_like.envs.pickled import suggest_attributes
-        from plangym_like.processes.child import is_worker
-
-        if not is_worker():
-            suggest_attributes(env.row_stepper.simulator)
     return env
 
 

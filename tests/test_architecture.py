@@ -32,7 +32,7 @@ BELOW = {
     "gym_view": set(),
     "env": {"audit", "execution", "gym_view"},
     "constructors": ENV,
-    "envs": {"env", "snapshots"},
+    "envs": {"env", "snapshots", "processes"},
     "registry": ENV | {"envs"},
     "archive": {"env"},
     "planners": {"env", "gym_view", "archive"},

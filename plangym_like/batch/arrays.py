@@ -78,6 +78,10 @@ class Executor(Protocol):
         """Counters of all batches so far."""
 
     @property
+    def tally(self) -> Stats:
+        """The object that `stats` brings up to date and returns."""
+
+    @property
     def isolated(self) -> bool:
         """Whether only other processes step rows."""
 

@@ -228,10 +228,8 @@ class Layout:
     @cached_property
     def signature(self) -> int:
         """A number that is equal for layouts whose batches have the same form and meaning."""
-        actions = spaces.leaves(self.action_space)
-        arrays = [*self.obs_leaves, *self.columns.values(), *actions]
-        told = [(shape, dtype.str) for shape, dtype in arrays]
-        parts = self.format.fingerprint, list(self.columns), self.plain_infos, told
+        leaves = self.obs_leaves, spaces.leaves(self.action_space)
+        parts = self.format.fingerprint, self.columns, self.plain_infos, leaves
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little")
 

@@ -327,7 +327,7 @@ class RowStepper:
     hosted : bool
         Whether this process is a worker. Exceptions of rows that would end the program, such as
         ``SystemExit``, are then replaced by `RowExitError`.
-    stats : Stats
+    tally : Stats
         The counters of `submit`.
     """
 
@@ -342,7 +342,7 @@ class RowStepper:
         self.lock, self._owner_pid = new_lock(), os.getpid()
         self.refusal: ClosedError | None = None
         self.hosted = False
-        self.stats = Stats()
+        self.tally = Stats()
         self._audit_copy: RowStepper | None = None
         self._has_tried_to_copy = False
 
@@ -373,8 +373,13 @@ class RowStepper:
         errors = stepper.run_rows(rows, 0, inputs.count, masked=options.masked)
         result = layout.result(rows, errors)
         if not options.audit:
-            self.stats.seconds_here += time.perf_counter() - begun
+            self.tally.seconds_here += time.perf_counter() - begun
         return result
+
+    @property
+    def stats(self) -> Stats:
+        """Counters of all batches so far."""
+        return self.tally
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return `Simulator.state_difference` of two payloads."""

@@ -18,6 +18,7 @@ from plangym_like.batch.simulator import Simulator
 from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import as_wrappers
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
+from plangym_like.processes.child import is_worker
 from plangym_like.snapshots.chains import close_copy
 from plangym_like.snapshots.trial import TrialOutcome, known_trials
 from plangym_like.support.arguments import name_of, unknown_option
@@ -171,6 +172,9 @@ def _first_exact(
     chosen.snapshot_note = "; ".join([*reasons, note])
     outcome = TrialOutcome("auto", chosen.snapshot_note, way=chosen.snapshot)
     known_trials().note(outcome, (name, kwargs))
+    if chosen.snapshot == "pickle" and chosen.exactness == "exact" and not is_worker():
+        # Only now, because this module is imported by that of pickles.
+        importlib.import_module("plangym_like.envs.pickled").suggest_attributes(chosen)
     return chosen
 
 

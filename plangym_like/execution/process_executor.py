@@ -153,7 +153,7 @@ class ProcessExecutor:
         if step_timeout is not None:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
         if stepper is not None:  # it steps the batches that are not worth sending
-            stepper.stats = self.tally
+            stepper.tally = self.tally
         # The size of the last batch that was stepped here, and in which copy of this process; how
         # many more of this size to step here without asking the cost model.
         self._small: tuple[Any, ...] = ()

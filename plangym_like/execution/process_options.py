@@ -103,10 +103,18 @@ class ProcessOptions:
         if start_timeout is None and self._step_timeout is not None:
             start_timeout = max(START_SECONDS, 10 * (time.monotonic() - self._begun))
         count = n_workers if self.isolated else max(0, n_workers - 1)
+        few = self.n_workers <= len(os.sched_getaffinity(0))
         workers: list[ExternalProcess] = []
         try:
             while len(workers) < count:
-                workers.append(self._launch(len(workers)))
+                worker = ExternalProcess(
+                    self._construct,
+                    start_method=self._start_method,
+                    preload=self._preload,
+                    name=f"{self._name}[{len(workers)}]",
+                    linger=_LINGER_SECONDS if few else 0.0,
+                )
+                workers.append(worker)
             return make_executor(
                 workers,
                 stepper.layout,
@@ -118,16 +126,6 @@ class ProcessOptions:
             for worker in workers:
                 worker.close()
             raise
-
-    def _launch(self, index: int) -> ExternalProcess:
-        few = self.n_workers <= len(os.sched_getaffinity(0))
-        return ExternalProcess(
-            self._construct,
-            start_method=self._start_method,
-            preload=self._preload,
-            name=f"{self._name}[{index}]",
-            linger=_LINGER_SECONDS if few else 0.0,
-        )
 
 
 def make_hosted(ids: KnownIds, make: Callable[[], Any]) -> Any:

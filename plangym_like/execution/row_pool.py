@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.row_server import (
@@ -25,7 +26,6 @@ from plangym_like.execution.row_server import (
     Order,
     Report,
     greet,
-    progress_slot,
     serve,
 )
 from plangym_like.execution.shared_batch import Range, SharedBatch, Tokens
@@ -96,6 +96,8 @@ class RowWorker(WorkerHandle):
         The worker's index in the pool, and the number of its progress slot.
     slots : SharedBlock
         The progress slots of all workers.
+    slot : array
+        The worker's own, ``(SLOT_WORDS,) int64``.
     tokens : Tokens
         Where it takes rows from.
     done_fd : int
@@ -125,6 +127,7 @@ class RowWorker(WorkerHandle):
         process: ExternalProcess,
         index: int,
         slots: SharedBlock,
+        slot: NDArray[np.int64],
         tokens: Tokens,
         done_fd: int,
         signature: int,
@@ -132,7 +135,7 @@ class RowWorker(WorkerHandle):
         super().__init__(process, index, greet)
         self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
         self._signature = signature
-        self.slot = progress_slot(as_bytes(slots.memory), index)
+        self.slot = slot
         self.alone: int | None = None
         self.known: set[int] = set()
         self._attached: Sequence[int] = ()
@@ -332,19 +335,21 @@ class RowPool(WorkerPool[RowWorker]):
         self._finalizer = weakref.finalize(self, os.close, self._done_fd) if envs else None
         if self._finalizer is not None:
             self._finalizer.atexit = False
+        table = as_bytes(self._slots.memory).view(np.int64)[: SLOT_WORDS * len(envs)]
+        slots = table.reshape(-1, SLOT_WORDS)
+        shared = self.tokens, self._done_fd, signature
+        workers: list[RowWorker] = []
+        for index, process in enumerate(envs):
+            workers.append(RowWorker(process, index, self._slots, slots[index], *shared))
         super().__init__(
-            [
-                RowWorker(process, index, self._slots, self.tokens, self._done_fd, signature)
-                for index, process in enumerate(envs)
-            ],
+            workers,
             start_timeout=start_timeout,
             spin_seconds=_SPIN_SECONDS,
             counts=self.tally,
             event_fd=self._done_fd,
         )
         # The nanoseconds and rows of each worker so far, now and at the last `count_rows`.
-        table = as_bytes(self._slots.memory).view(np.int64)[: SLOT_WORDS * len(envs)]
-        self._counters = table.reshape(-1, SLOT_WORDS)[:, NANOSECONDS : STEPPED + 1]
+        self._counters = slots[:, NANOSECONDS : STEPPED + 1]
         self._counted = self._counters.copy()
         # Blocks that all workers that are ready have received.
         self._common: set[int] = set()

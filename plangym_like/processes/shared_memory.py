@@ -13,13 +13,14 @@ import itertools
 import mmap
 import os
 import platform
+import sys
 import weakref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import WorkerError
-from plangym_like.processes.child import memory_file, platform_has_workers
+from plangym_like.processes.child import memory_file
 from plangym_like.support.memory_limits import ensure_available
 
 # Whether processors see each other's writes in the order in which they were made. If so, a word in
@@ -58,7 +59,7 @@ class SharedBlock:
         weakref.finalize(self, alive.discard, self.number).atexit = False
         try:
             ensure_available(self.nbytes)
-            if platform_has_workers():
+            if sys.platform == "linux":  # elsewhere, there are no workers to share it with
                 self.fd = memory_file()
                 self._finalizer = weakref.finalize(self, os.close, self.fd)
                 self._finalizer.atexit = False
