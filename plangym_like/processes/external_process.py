@@ -513,11 +513,13 @@ def _release(child: ChildProcess, pending: dict[int, Any]) -> None:
 
     In a copy of its owner, only the descriptors are closed.
     """
-    with interrupts_deferred():
-        if not (pending or child.poll()):
-            child.connection.shutdown(socket.SHUT_WR)
-            child.wait(1.0)
-        child.end()
+    try:
+        with interrupts_deferred():
+            if not (pending or child.poll()):
+                child.connection.shutdown(socket.SHUT_WR)
+                child.wait(1.0)
+            child.end()
+    finally:  # also if an interrupt comes first; the process then ends by itself
         child.close()
 
 
