@@ -358,7 +358,7 @@ def make(
         once more. If the second try fails too, `StepTimeoutError` is raised. Implies `isolate`.
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment. A worker that exceeds it is replaced;
-        if that happens three times for each worker, `WorkerStartError` is raised. The default is no
+        if that happens five times for each worker, `WorkerStartError` is raised. The default is no
         limit. With `step_timeout`, the default is 60 s, or ten times the time that it took to make
         the environment in this process, whichever is longer. Without workers it has no effect.
     audit : {"raise", "warn", "off"}

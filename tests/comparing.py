@@ -53,12 +53,6 @@ def _take(batch: Any, index: int) -> Any:
     return batch[index]
 
 
-def rows_in(env: Any, order: Any, states: Any, actions: Any, **more: Any) -> Any:
-    """Step the rows that `order` names, in that order."""
-    picked = {name: np.asarray(values)[order] for name, values in more.items()}
-    return env.step_batch([actions[i] for i in order], states[order], **picked)
-
-
 def sampler(env: Any, seed: int) -> Any:
     """Return a copy of the space of actions that raise nothing; it draws from `seed`."""
     space = copy.deepcopy(getattr(env, "harmless", env.action_space))

@@ -25,6 +25,8 @@ LAYOUT = Layout(
     {"lives": ((), np.dtype(np.int64)), "place": ((2,), np.dtype(np.float32))},
     plain_infos=True,
 )
+
+
 def rows(count: int) -> Any:
     made = FORMAT.new(count)
     made[:, 40] = np.arange(count)

@@ -1,6 +1,5 @@
 """What `make` is given: names, numbers and wrappers."""
 
-
 import gymnasium
 import numpy as np
 import pytest

@@ -199,8 +199,6 @@ class Simulator(abc.ABC):
     shown_attributes: ClassVar[tuple[str, ...]] = ()
     fewest_rows: ClassVar[int] = 8
     step_row_moves: ClassVar[bool] = False
-    # Whether `renew` is all that is needed after resets and steps that are not the user's.
-    renews: ClassVar[bool] = False
 
     env: gymnasium.Env[Any, Any]
     observation_space: Space[Any]

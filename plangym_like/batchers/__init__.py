@@ -4,8 +4,8 @@
 ``batchers.episodes``     whole episodes on demand
 ``batchers.workspaces``   agents that read and write the tensors of one workspace
 
-They share lanes (`stepping`), memory (`buffers`), weights and workers, and do not import each
-other. Outside this folder, only the torchrl adapters in `plangym_like.vector` import torch.
+They share lanes (`stepping`), trees of tensors (`trees`), weights and workers, and do not import
+each other. Outside this folder, only the torchrl adapters in `plangym_like.vector` import torch.
 """
 
 from __future__ import annotations

@@ -111,7 +111,6 @@ class GymnasiumSimulator(RenderingSimulator):
     makes_copies: ClassVar[bool] = True
     # Whether a reset without a seed draws one.
     seeds_only: bool = False
-    renews: ClassVar[bool] = True
     codec: Codec
     # What saves the wrappers' state: a `WrapperState` or a `ChainPickle`.
     memory: Any

@@ -25,6 +25,7 @@ from plangym_like.support.arguments import as_count, did_you_mean
 PREFIX = "openspiel/"
 _TYPE = pyspiel.GameType
 
+
 class OpenSpielRules(Rules):
     """The rules of a game of OpenSpiel; boards are its states.
 

@@ -159,9 +159,7 @@ class SharedBatch:
         # The process that steps a row verifies its state. A state that all rows share is verified
         # in `begin`.
         self._verifies_late = kept and len(inputs.states) > 1 and not inputs.verified
-        description = Description(
-            self._shape, self.masked, not self._verifies_late, actions
-        )
+        description = Description(self._shape, self.masked, not self._verifies_late, actions)
         packed = _packed(description) if actions is None else dumps(description)
         place = HEADER_NBYTES + sizes["inputs"]
         sizes["inputs"] = place + len(packed)

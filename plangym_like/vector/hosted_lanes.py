@@ -409,9 +409,7 @@ class HostedLanes:
         shared = self._arrays.observations
         return self._objects if shared is None else shared
 
-    def _reply(
-        self, lanes: Which, finals: Finals | None, lost: dict[int, dict[str, Any]]
-    ) -> Reply:
+    def _reply(self, lanes: Which, finals: Finals | None, lost: dict[int, dict[str, Any]]) -> Reply:
         found = {} if lost else self.lanes.info_columns() or {}
         columns: Any = ()
         # Arrays themselves take longer to pickle.

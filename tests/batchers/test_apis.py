@@ -10,6 +10,8 @@ BATCHERS = ROOT / "plangym_like" / "batchers"
 APIS = sorted(
     path.parent.name for path in BATCHERS.glob("*/__init__.py") if path.parent.name != "workers"
 )
+
+
 def _imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -131,9 +131,7 @@ def test_results_are_the_serial_ones(breakout: RayEnv) -> None:
     assert breakout.stats.seconds_on_workers > 0
 
 
-def test_a_state_for_all_rows_is_sent_once(
-    remote: RayEnv, plain: CounterEnv
-) -> None:
+def test_a_state_for_all_rows_is_sent_once(remote: RayEnv, plain: CounterEnv) -> None:
     state = plain.reset(seed=2).state
     before = remote.stats.bytes_sent
     assert_same(remote.step_batch(range(500), state), plain.step_batch(range(500), state))

@@ -125,6 +125,7 @@ def test_hundreds_of_batches_leave_nothing(way: str) -> None:
 
 # Rows that are kept
 
+
 def test_one_kept_row_pins_no_shared_memory_beyond_a_few_blocks() -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
         state = env.reset(seed=0).state

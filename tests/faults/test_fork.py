@@ -128,6 +128,7 @@ print("fine")
 """
 )
 
+
 @pytest.mark.parametrize("use", first_of(["busy.step(1)", "busy.step_batch([0, 1], state)"]))
 def test_a_copy_does_not_wait_for_a_thread_that_it_lacks(use: str) -> None:
     result = run_script(SERIAL.replace("USE", use), timeout=300)

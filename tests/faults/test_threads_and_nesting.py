@@ -43,6 +43,7 @@ env.close()
 print("fine")
 """
 
+
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.full)])
 def test_after_a_fork_of_the_users_program(times: int) -> None:
     result = run_script(AFTER_FORK.format(times=times))

@@ -52,9 +52,7 @@ def test_budgets_are_kept_and_plans_are_the_same_on_workers(envs: Any) -> None:
     start = env.reset(seed=1)  # with the mask of its info
     for maker, least in found:
         for budget in (least, 3 * least + 1, 700):
-            plan, other = (
-                maker(one).plan(start, budget=budget, seed=3) for one in (env, parallel)
-            )
+            plan, other = (maker(one).plan(start, budget=budget, seed=3) for one in (env, parallel))
             assert 0 < plan.spent.transitions <= budget
             assert 0 < plan.spent.seconds_in_env <= plan.spent.seconds
             assert len(plan) and plan.replay(env) == plan.score

@@ -119,9 +119,7 @@ def test_predictive_sampling_swings_up_a_pendulum(pendulum: Any) -> None:
 
 
 @ALL
-@pytest.mark.parametrize(
-    ("horizon", "budget"), first_of([(100, 2_000), (100, 9_000), (10, 2_000)])
-)
+@pytest.mark.parametrize(("horizon", "budget"), first_of([(100, 2_000), (100, 9_000), (10, 2_000)]))
 def test_what_short_episodes_leave_of_the_budget_is_spent(
     planner: Any, horizon: int, budget: int
 ) -> None:

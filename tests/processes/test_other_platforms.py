@@ -117,6 +117,7 @@ for method in ("forkserver", "spawn", "fork"):
     refused(method, lambda: plangym_like.ExternalProcess(list, start_method=method))
 """
 
+
 def _run(script: str, folder: Path, *, hidden: bool) -> list[str]:
     folder.mkdir()
     path = folder / "script.py"

@@ -56,5 +56,3 @@ def test_attributes_that_are_made_up_and_weak_proxies_are_not_walked() -> None:
     assert _names(root) == ["root", "root['made up']"]
     del thing
     assert _names(root) == ["root", "root['made up']"]
-
-

@@ -166,5 +166,3 @@ def test_generators_go_on_and_spawn_as_before() -> None:
     for each in (one, other):
         assert each.integers(9, size=9, dtype=np.uint32).tolist() == wanted[0]
         assert each.spawn(1)[0].random() == wanted[1]
-
-

@@ -161,11 +161,6 @@ class GymEnv(VecEnv):
     def n_envs(self) -> int:
         return self._n_envs
 
-    @property
-    def first_env(self) -> Any:
-        """The first environment, as it was made."""
-        return self._lanes.envs[0]
-
     def reset(
         self, env_info: DictTensor | None = None, states: StartStates | None = None
     ) -> Observed:

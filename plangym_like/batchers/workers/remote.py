@@ -117,9 +117,7 @@ def ship(result: Any, memory: NDArray[np.uint8] | None) -> Shipment:
 class ProcessHost(HostedObjects):
     """Objects in a worker process, and the memory that its owner lends it for results."""
 
-    def __init__(
-        self, make_object: Callable[[GroupContext], Any], groups: Sequence[int]
-    ) -> None:
+    def __init__(self, make_object: Callable[[GroupContext], Any], groups: Sequence[int]) -> None:
         self._blocks: dict[int, NDArray[np.uint8]] = {}
         super().__init__(make_object, groups)
 
@@ -367,8 +365,8 @@ class RayBackend(Backend):
     """Workers that are Ray actors, and share no memory with the owner.
 
     What is published is put into Ray's object store once, and workers get it with their next jobs.
-    Ray must never restart an actor or repeat a
-    call, because the state of the hosted objects would be lost or wrong.
+    Ray must never restart an actor or repeat a call, because the state of the hosted objects would
+    be lost or wrong.
     """
 
     # A cluster may have to start a node first, which takes minutes in a cloud.

@@ -87,10 +87,6 @@ def endless_count_env(seed: int, n_envs: int = 4) -> GymInfEnv:
     return GymInfEnv([Count() for _ in range(n_envs)], seed)
 
 
-def pixel_env(seed: int) -> GymEnv:
-    return GymEnv([Pixels() for _ in range(2)], seed)
-
-
 def chance_env(seed: int, n_envs: int = 3) -> GymEnv:
     return GymEnv([Chance() for _ in range(n_envs)], seed)
 

@@ -1,6 +1,5 @@
 """The board: what was written is there, what was not is an error."""
 
-
 import pytest
 import torch
 

@@ -290,8 +290,6 @@ def test_generators_that_share_bits_or_seeds_go_on_sharing_them() -> None:
     env.close()
 
 
-
-
 def test_make_suggests_once_to_list_the_attributes_of_a_class(caplog: Any) -> None:
     class Counter(gym.Env):
         observation_space = gym.spaces.Discrete(1000)

@@ -28,7 +28,6 @@ from plangym_like.errors import InputError, StateMismatchError
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
 # What rows hold besides the integration state: nothing, all bodies' places, and two bodies' places.
-SAMPLE = ["HalfCheetah-v5", "Humanoid-v5", "Reacher-v4"]
 ENDING = ["Hopper-v5", "InvertedDoublePendulum-v5", "Walker2d-v4", "Ant-v4"]
 
 
