@@ -46,15 +46,6 @@ class Count(gymnasium.Env[Any, Any]):
         return self._show(), reward, self.index >= self.end, self.index == self.cut, {}
 
 
-class Pixels(Count):
-    """The same as one pixel."""
-
-    observation_space = spaces.Box(0, 255, (1, 1), np.uint8)
-
-    def _show(self) -> Any:
-        return np.full((1, 1), self.index, np.uint8)
-
-
 class Chance(Count):
     """The same, showing what the environment draws and what NumPy's global generator draws."""
 
