@@ -1,7 +1,9 @@
-"""The registered ids that workers need to make the same environments."""
+"""The registered ids and settings that workers need to make the same environments."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,10 +30,13 @@ class KnownIds(NamedTuple):
         program may have registered them again, for example with another time limit.
     families : list
         The families that are registered with `plangym_like.register`.
+    torch_dtype : str
+        Torch's default dtype; empty if torch is not imported.
     """
 
     specs: list[EnvSpec]
     families: list[UserFamily]
+    torch_dtype: str = ""
 
 
 def known_ids(name: Any = None) -> KnownIds:
@@ -41,14 +46,16 @@ def known_ids(name: Any = None) -> KnownIds:
     further environments by their ids. Specs and families that cannot be pickled are left out,
     except the spec of `name`.
     """
+    torch: Any = sys.modules.get("torch")
+    dtype = "" if torch is None else str(torch.get_default_dtype()).removeprefix("torch.")
     own = gymnasium.registry.get(name) if isinstance(name, str) else None
     if own is not None and not user_families and str(own.entry_point).startswith("gymnasium."):
-        return KnownIds([own], [])
-    known = KnownIds(list(gymnasium.registry.values()), list(user_families))
+        return KnownIds([own], [], dtype)
+    known = KnownIds(list(gymnasium.registry.values()), list(user_families), dtype)
     if _is_picklable(known):
         return known
     specs = [spec for spec in known.specs if spec is own or _is_picklable(spec)]
-    return KnownIds(specs, list(filter(_is_picklable, known.families)))
+    return KnownIds(specs, list(filter(_is_picklable, known.families)), dtype)
 
 
 def _is_picklable(value: Any) -> bool:
@@ -60,7 +67,7 @@ def _is_picklable(value: Any) -> bool:
 
 
 def know(ids: KnownIds) -> None:
-    """Register `ids`, even if they are already registered for something else.
+    """Register `ids`, even if they are already registered for something else; set torch's dtype.
 
     If a package that registers these ids is imported later, Gymnasium warns that it overrides
     them. So this process ignores this warning from now on.
@@ -68,3 +75,6 @@ def know(ids: KnownIds) -> None:
     warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry")
     gymnasium.registry.update({spec.id: spec for spec in ids.specs})
     user_families[:0] = [family for family in ids.families if family not in user_families]
+    if ids.torch_dtype and (ids.torch_dtype != "float32" or "torch" in sys.modules):
+        torch: Any = importlib.import_module("torch")
+        torch.set_default_dtype(getattr(torch, ids.torch_dtype))

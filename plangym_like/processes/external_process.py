@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -134,12 +135,12 @@ class ExternalProcess:
         # Requests refer to this object, which has only weak references to them. So the process ends
         # when the last references to this object and to its unanswered requests are dropped.
         pending: dict[int, weakref.ref[Request]] = {}
+        is_copy = self._start_method == "fork"
         try:
-            # If Ctrl-C comes before the finalizer is made, the child is dropped and its descriptors
-            # are closed, so it ends.
-            child = launch(self._start_method, self._preload)
-            with self._lock:
-                self._child = child
+            # A Ctrl-C between the two would leave a copy of the program, or a process that nobody
+            # waits for. The fork server ends a worker whose owner has dropped it.
+            with interrupts_deferred() if is_copy else contextlib.nullcontext(), self._lock:
+                self._child = child = launch(self._start_method, self._preload)
                 self.pid = child.pid
                 self._pending = pending
                 self._finalizer = weakref.finalize(self, _release, self._child, pending)

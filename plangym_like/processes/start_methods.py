@@ -58,6 +58,8 @@ START_METHODS = ("forkserver", "spawn", "fork")
 
 # What the fork server imports before it is asked to.
 _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states.rows")
+# How many seconds to wait for an answer of the fork server, which may have to import modules.
+_PATIENCE = 120.0
 _lock = new_lock()
 _current: ForkServer | None = None
 
@@ -148,10 +150,12 @@ class ForkServer:
         return ChildProcess(pid, here, status=answers, server=self)
 
     def _answer_of(self, answers: socket.socket) -> int:
-        packet = answers.recv(1 << 16)
+        poller = select.poll()
+        poller.register(answers, select.POLLIN)
+        packet = answers.recv(1 << 16) if poller.poll(1000 * _PATIENCE) else b""
         if not packet:
             self.is_broken = True
-            raise ConnectionError("the fork server has ended")
+            raise ConnectionError("the fork server has ended, or does not answer")
         answer = pickle.loads(packet)
         if isinstance(answer, OSError):
             raise answer

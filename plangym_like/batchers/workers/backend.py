@@ -427,17 +427,15 @@ class ObjectMaker:
     """Makes the objects of a worker, with the settings of the process that started the worker.
 
     The settings are the registered ids, which decide what environments a factory makes, and torch's
-    default dtype and precision, which decide how an actor computes.
+    default dtype (one of `KnownIds`) and precision, which decide how an actor computes.
     """
 
     def __init__(self, make_object: Callable[[GroupContext], Any]) -> None:
         self._make_object = make_object
-        self._ids, self._dtype = known_ids(), torch.get_default_dtype()
-        self._precision = torch.get_float32_matmul_precision()
+        self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
 
     def __call__(self, context: GroupContext) -> Any:
         """Return the object of a group; runs in the worker."""
         know(self._ids)
-        torch.set_default_dtype(self._dtype)
         torch.set_float32_matmul_precision(self._precision)
         return self._make_object(context)
