@@ -54,7 +54,10 @@ _BATCHED = (
     "Likely causes: code that steps many rows at once, such as step_states, does not do what step "
     "does; or state outside the environment."
 )
-_INCOMPLETE = "Its state row does not hold everything that the next step depends on."
+_INCOMPLETE = (
+    "Its state row does not hold everything that the next step depends on. A pickle keeps neither "
+    "which object it is (`is`) nor memory that arrays share; snapshot='replay' keeps both."
+)
 
 
 class AuditedRows:

@@ -287,7 +287,9 @@ def suggest_attributes(simulator: Any) -> None:
     """
     kind = type(simulator.base)
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    if kind in _seen or file.startswith(sysconfig.get_path("purelib")):
+    if kind in _seen or hasattr(kind, "state_attributes"):
+        return
+    if file.startswith(sysconfig.get_path("purelib")):
         return
     _seen.add(kind)
     # If a step of the copy fails, there is nothing to suggest.

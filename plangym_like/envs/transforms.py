@@ -11,7 +11,9 @@ themselves.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +21,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import Space
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
@@ -36,11 +39,16 @@ from plangym_like.envs.kernel import (
     trial_actions,
 )
 from plangym_like.envs.wrapping import method_of
+from plangym_like.snapshots.chains import links
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 from plangym_like.support.arguments import name_of
 
 logger = logging.getLogger("plangym_like")
 _WORD = 8
+# What wrappers and environments may share, because steps do not change it.
+_SHARED = (type, types.ModuleType, types.FunctionType, Space, str, bytes, int, float, bool, tuple)
+# In a wrapper that refers to more objects than this, the environment may be among them.
+_MOST_OBJECTS = 10_000
 
 
 def checked_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel | None:
@@ -71,6 +79,8 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
         return None
     if not all(map(spaces.is_leaf, (sim.base.observation_space, sim.observation_space))):
         return None
+    if any(map(_holds_environment, transforms)):
+        return None
     action = owned(trial_actions(sim.action_space, kind)[0])
     with state_kept(sim):
         sim.env.reset(seed=0)
@@ -82,6 +92,33 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
     if inner is None or not inner.use_for_frames():
         return None
     return TransformKernel(sim, inner, transforms, (action_kind, type(obs), type(reward)))
+
+
+def _holds_environment(wrapper: Any) -> bool:
+    """Return whether `wrapper` may use the environment otherwise than as its attribute ``env``.
+
+    Global variables are not searched, nor Gymnasium's own functions, which use only its spaces.
+    """
+    inside = [link for link in links(wrapper) if link is not wrapper]
+    parts = (part for link in inside for part in vars(link).values())
+    theirs = {id(part) for part in parts if not (part is None or isinstance(part, _SHARED))}
+    theirs |= set(map(id, inside))
+    todo, seen = [value for name, value in vars(wrapper).items() if name != "env"], {id(wrapper)}
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, (type, types.ModuleType, Space)):
+            continue
+        seen.add(id(thing))
+        if id(thing) in theirs or len(seen) > _MOST_OBJECTS:
+            return True
+        if isinstance(thing, types.FunctionType):
+            if not str(thing.__module__).startswith("gymnasium."):
+                todo += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
+        elif isinstance(thing, np.ndarray):
+            todo += [thing.base, *(thing.ravel().tolist() if thing.dtype.hasobject else ())]
+        else:
+            todo += gc.get_referents(thing)
+    return False
 
 
 @dataclass(slots=True)
@@ -156,16 +193,23 @@ class TransformKernel(ArrayKernel[InnerRows]):
     def _run(self, step: Callable[..., None], rows: Rows, first: int, last: int) -> None:
         states = given_states(rows.inputs, slice(first, last))
         try:
+            self._check_stand_ins()
             self._batch, self._first = rows, first
             self._steps_at = self._restore_wrappers(states)
             with self._without_environments():
                 step(rows, first, last)
+            self._check_stand_ins()
             self._check_wrappers(states)
         except Exception as error:
             # Which row raises what is shown by the wrappers' own steps.
             raise NotVectorisableError from error
 
     # Wrappers
+
+    def _check_stand_ins(self) -> None:
+        """Raise `NotVectorisableError` if a method has ever used the environment."""
+        for stand_in in self._stand_ins:
+            stand_in.check()
 
     def _restore_wrappers(self, states: Row) -> int:
         """Restore the wrappers, which must be in the same state in all of `states`.
@@ -324,9 +368,16 @@ class _NoEnv:
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.action_space, self.observation_space = env.action_space, env.observation_space
+        self._used = ""
 
     def __getattr__(self, name: str) -> Any:
-        raise NotVectorisableError(f"a method of a wrapper uses {name} of the environment")
+        self._used = name
+        self.check()
+
+    def check(self) -> None:
+        """Raise `NotVectorisableError` if a method has used the environment, now or before."""
+        if self._used:
+            raise NotVectorisableError(f"a wrapper uses {self._used} of its environment")
 
 
 class _Cursor:

@@ -263,8 +263,8 @@ def number_of(kind: type) -> str:
     return str(cloudpickle._get_or_create_tracker_id(kind))
 
 
-def class_named(module: str, name: str, number: str = "") -> type:
-    """Return the class ``module.name`` that has `number`, or else the only one of that name.
+def class_named(module: str, name: str, number: str = "", own: type | None = None) -> type:
+    """Return the class ``module.name`` that has `number`, or else `own`, or the only one so named.
 
     Raises
     ------
@@ -274,8 +274,8 @@ def class_named(module: str, name: str, number: str = "") -> type:
     from cloudpickle import cloudpickle
 
     found: Any = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)
-    if found is None:  # a row of another session
-        found = getattr(sys.modules.get(module), name, None)
+    if found is None:  # a row of another session, or of a class that each process makes itself
+        found = own or getattr(sys.modules.get(module), name, None)
     if found is None:
         known = list(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
         named = [kind for kind in known if (kind.__module__, kind.__name__) == (module, name)]

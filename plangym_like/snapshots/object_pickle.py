@@ -309,6 +309,8 @@ class Reducers(dict[type, Reducer]):
         # Functions that make objects from the values of their attributes, by their keys in pickles;
         # and the reverse.
         self._makers: dict[str, Callable[..., Any]] = {}
+        # The classes of pickled objects that cannot be imported.
+        self._own: dict[tuple[str, str], type] = {}
         self._keys: dict[Any, str] = {}
 
     def __missing__(self, kind: type) -> Reducer:
@@ -440,6 +442,8 @@ class Reducers(dict[type, Reducer]):
             return None
         number = "-" if can_be_imported(kind) else number_of(kind)
         name = kind.__qualname__ if number == "-" else kind.__name__
+        if number != "-":
+            self._own[kind.__module__, name] = kind
         key = " ".join((kind.__module__, name, number, *names))
         given = ", ".join(f"value{at}" for at in range(len(names)))
         lines = [f"    thing.{name} = value{at}" for at, name in enumerate(names)]
@@ -458,7 +462,7 @@ class Reducers(dict[type, Reducer]):
             if number == "-":
                 kind: Any = attrgetter(name)(importlib.import_module(module))
             else:
-                kind = class_named(module, name, number)
+                kind = class_named(module, name, number, self._own.get((module, name)))
             found = self._maker(kind, tuple(names))
         if found is None:
             raise TypeError(f"{module}.{name} is another class now")

@@ -230,7 +230,11 @@ class CheckContext:
         except Exception:
             return ""
         if not names:
-            return ". All attributes were restored, so the cause lies outside of them"
+            return (
+                ". All attributes have their values again, so the cause lies outside of them, or "
+                "in what a pickle does not keep: which object it is (`is`), and shared memory of "
+                "arrays"
+            )
         return f". Different from a copy that was never restored: {', '.join(names[:_NAMED])}"
 
     def measure(self) -> tuple[float, float, float]:

@@ -217,6 +217,39 @@ def test_classes_of_main_work_in_workers(isolate: bool) -> None:
     assert done.stdout.strip() == "equal", done.stderr
 
 
+def walk_with_a_class_of_its_own() -> gym.Env:
+    class Place:
+        def __init__(self) -> None:
+            self.x = 0.0
+
+    class Local(gym.Env):
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.place = Place()
+            return np.zeros(1), {}
+
+        def step(self, action: Any) -> Any:
+            self.place.x += int(action) + self.np_random.random()
+            return np.array([self.place.x]), self.place.x, False, False, {}
+
+    return Local()
+
+
+def test_each_process_may_make_its_own_classes() -> None:
+    actions = np.arange(64) % 2
+    with plangym_like.make(walk_with_a_class_of_its_own) as env:
+        state = env.reset(seed=0).state
+        expected = env.step_batch(actions, env.step_batch(actions, state).states).rewards
+    with plangym_like.make(walk_with_a_class_of_its_own, n_workers=2, isolate=True) as env:
+        assert env.snapshot == "pickle"
+        state = env.reset(seed=0).state
+        found = env.step_batch(actions, env.step_batch(actions, state).states).rewards
+        assert np.array_equal(found, expected)
+
+
 def test_a_pickle_has_no_physical_quantities_to_be_built_from() -> None:
     env = PickledEnv(Dungeon)
     with pytest.raises(SnapshotError, match="cannot be built"):
