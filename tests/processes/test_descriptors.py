@@ -70,7 +70,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("left", first_of([76, 70, 83]))
+@pytest.mark.parametrize("left", first_of([86, 80, 93]))
 def test_at_the_limit_of_open_files_an_error_says_what_to_do(left: int, tmp_path: Path) -> None:
     """The limit is met at different moments: a worker starts, or shared memory is made."""
     done = run_script(AT_THE_LIMIT.replace("LEFT", str(left)), path=tmp_path / "script.py")
