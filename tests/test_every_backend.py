@@ -176,6 +176,9 @@ def _outcomes(env: Any, made: list[Call]) -> list[Any]:
     found: list[Any] = []
     pending: list[tuple[int, Any]] = []
     for name, arguments, later in made:
+        if name == "reset" and env.row_stepper.current.lost:
+            # Without a seed, it would draw one: the generator was lost with the state.
+            arguments = {"seed": arguments["seed"] or 0}
         call = partial(getattr(env, name), **arguments)
         if not later:
             found.append(_outcome(call))
