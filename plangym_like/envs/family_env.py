@@ -172,9 +172,8 @@ def _first_exact(
     chosen.snapshot_note = "; ".join([*reasons, note])
     outcome = TrialOutcome("auto", chosen.snapshot_note, way=chosen.snapshot)
     known_trials().note(outcome, (name, kwargs))
-    if chosen.snapshot == "pickle" and chosen.exactness == "exact" and not is_worker():
-        # Only now, because this module is imported by that of pickles.
-        importlib.import_module("plangym_like.envs.pickled").suggest_attributes(chosen)
+    if chosen.exactness == "exact" and not is_worker():
+        chosen.suggest_faster()
     return chosen
 
 

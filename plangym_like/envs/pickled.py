@@ -58,7 +58,7 @@ _START = _LENGTH.size + _TAG_NBYTES
 _SLACK = 1024
 
 logger = logging.getLogger("plangym_like")
-# The classes for which `suggest_attributes` has been called.
+# The classes for which `PickledSimulator.suggest_faster` was called.
 _seen: set[type] = set()
 
 
@@ -262,6 +262,40 @@ class PickledSimulator(GymnasiumSimulator):
                 f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
             ) from error
 
+    def suggest_faster(self) -> None:
+        """Log how much time ``state_attributes`` would save, if that is more than a step takes.
+
+        Each class is measured once, in a second copy of its environment, unless it is installed.
+        """
+        kind = type(self.base)
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        if kind in _seen or hasattr(kind, "state_attributes"):
+            return
+        if file.startswith(sysconfig.get_path("purelib")):
+            return
+        _seen.add(kind)
+        # If a step of the copy fails, there is nothing to suggest.
+        with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
+            other = self.second_copy()
+            if other is None:
+                return
+            stack.callback(close_copy, other)
+            row: Row = np.zeros(other.payload_nbytes, np.uint8)
+            saving = min(
+                _seconds(lambda: other.read(row), lambda: other.write(row)) for _ in range(3)
+            )
+            space = copy.deepcopy(other.action_space)
+            space.seed(0)
+            action = space.sample()
+            step = _seconds(lambda: other.step(action, 1))
+            if saving > step:
+                logger.warning(
+                    "%s is saved as a pickle. Stepping it from a state takes %.0f us here, %.0f us "
+                    "of them for the pickle. It can be up to %.1f times as fast if its class lists "
+                    "all attributes that steps and resets change: state_attributes = ['name', ...]",
+                    *(qualified_name(kind), 1e6 * (step + saving), 1e6 * saving, 1 + saving / step),
+                )
+
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return where two payloads differ in their values; see `PickleCodec.difference`."""
         return self.codec.difference(one, other)
@@ -278,39 +312,6 @@ class PickledEnv(FamilyEnv):
     """
 
     simulator_class = PickledSimulator
-
-
-def suggest_attributes(simulator: Any) -> None:
-    """Log how much time ``state_attributes`` would save, if that is more than a step takes.
-
-    Each class is measured once, in a second copy of its environment, unless it is installed.
-    """
-    kind = type(simulator.base)
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    if kind in _seen or hasattr(kind, "state_attributes"):
-        return
-    if file.startswith(sysconfig.get_path("purelib")):
-        return
-    _seen.add(kind)
-    # If a step of the copy fails, there is nothing to suggest.
-    with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
-        other = simulator.second_copy()
-        if other is None:
-            return
-        stack.callback(close_copy, other)
-        row: Row = np.zeros(other.payload_nbytes, np.uint8)
-        saving = min(_seconds(lambda: other.read(row), lambda: other.write(row)) for _ in range(3))
-        space = copy.deepcopy(other.action_space)
-        space.seed(0)
-        action = space.sample()
-        step = _seconds(lambda: other.step(action, 1))
-        if saving > step:
-            logger.warning(
-                "%s is saved as a pickle. Stepping it from a state takes %.0f us here, %.0f us of "
-                "them for the pickle. It can be up to %.1f times as fast if its class lists all "
-                "attributes that steps and resets change: state_attributes = ['name', ...]",
-                *(qualified_name(kind), 1e6 * (step + saving), 1e6 * saving, 1 + saving / step),
-            )
 
 
 def _seconds(*calls: Callable[[], Any]) -> float:

@@ -13,7 +13,8 @@ The fork server is a process that has imported the workers' modules and forks wo
 worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. The fork server is started when it is first needed. It runs
 `fork_server_main`, and its workers end with it. Once it has threads, because a module has started
-them when it was imported, it forks no more, and spawns all workers.
+them when it was imported, it forks no more, and spawns all workers. If it does not answer in time,
+another one takes its place.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ForkServer:
     owner_pid : int
         The id of the process that started it.
     is_broken : bool
-        Whether it has ended, or a request was cut short.
+        Whether it has ended, does not answer, or has got only a part of a request.
     threaded_by : str, optional
         The module that has started threads in it, if there is one.
     """
@@ -203,7 +204,7 @@ def launch(start_method: str, preload: Sequence[str] = ()) -> ChildProcess:
     InputError
         `start_method` is unknown.
     WorkerStartError
-        Two fork servers in succession ended.
+        Two fork servers in succession ended, or did not answer.
     OSError
         A limit was reached; see `start_error`.
     """

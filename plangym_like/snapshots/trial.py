@@ -491,10 +491,6 @@ class KnownTrials:
         """Record an outcome."""
         self.entries.append((outcome, arguments))
 
-    def outcomes(self) -> list[TrialOutcome]:
-        """Return all outcomes."""
-        return [outcome for outcome, _ in self.entries]
-
 
 _known: ContextVar[KnownTrials | None] = ContextVar("known_trials", default=None)
 

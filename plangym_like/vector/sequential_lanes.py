@@ -90,8 +90,7 @@ class SequentialLanes(Lanes):
         numbers = simple and actions.ndim == 1
         chosen, flags = self._chosen(lanes), None if ended is None else ended.tolist()
         if self._choices is not None:
-            stepped = chosen if not flags else [lane for lane in chosen if not flags[lane]]
-            self._check_choices(actions, stepped)
+            self._check_choices(actions, chosen, flags)
         lane, is_reset, infos, running = -1, False, self._infos, None
         runners, currents = self._runners, self._currents
         try:
@@ -144,10 +143,14 @@ class SequentialLanes(Lanes):
             add_note(error, f"raised while lane {self.first_lane + lane} was {done}")
             raise
 
-    def _check_choices(self, actions: NDArray[Any], lanes: Sequence[int]) -> None:
-        """Raise `ActionError` if the action of one of `lanes` is outside its space."""
+    def _check_choices(
+        self, actions: NDArray[Any], lanes: Sequence[int], ended: Sequence[bool] | None
+    ) -> None:
+        """Raise `ActionError` if an action is outside its space; lanes that are reset need none."""
         assert self._choices is not None
         first, count = self._choices
+        if ended is not None:
+            lanes = [lane for lane in lanes if not ended[lane]]
         if len(lanes) < self.num_lanes:
             actions = actions[lanes]
         if actions.dtype.kind in "iu":
