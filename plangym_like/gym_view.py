@@ -98,7 +98,7 @@ class GymView(gymnasium.Env[Any, Any]):
         """
         env = self.plan_env
         stepper = env._stepper
-        if stepper is None or stepper.refusal is not None:
+        if stepper is None or stepper.closed:
             stepper = env.row_stepper
         current = stepper.current
         with stepper.lock:

@@ -380,4 +380,4 @@ def test_only_an_environment_with_wrappers_of_other_packages_is_copied(wrapped: 
         stepper = env.row_stepper
         copy = stepper.for_audits()
         assert (copy is not stepper) == wrapped
-    assert copy.refusal is not None  # it is closed with the environment
+    assert copy.closed  # it is closed with the environment

@@ -163,8 +163,6 @@ class Simulator(abc.ABC):
         ``"replay"``; `snapshot_note` is the reason.
     frameskip : int or tuple
         The number of frames per action.
-    shown_attributes : tuple of str
-        Attributes of the simulator that are also attributes of the environment.
     fewest_rows : int
         The smallest number of rows for which stepping all rows at once is faster than using one
         environment per row; used only if `steps_batches` is true.
@@ -196,7 +194,6 @@ class Simulator(abc.ABC):
     snapshot: str = "native"
     snapshot_note: str = ""
     frameskip: int | tuple[int, int] = 1
-    shown_attributes: ClassVar[tuple[str, ...]] = ()
     fewest_rows: ClassVar[int] = 8
     step_row_moves: ClassVar[bool] = False
 
@@ -371,16 +368,6 @@ class Simulator(abc.ABC):
     @abc.abstractmethod
     def image(self) -> NDArray[np.uint8]:
         """Return an image of the current state, ``(height, width, 3) uint8``."""
-
-    def keep_image(self) -> Any:
-        """Return the current image, so that `give_image` can restore it later.
-
-        Return ``None`` if the image depends on the state alone.
-        """
-        return None
-
-    def give_image(self, image: Any) -> None:
-        """Restore the image that `keep_image` returned for the state just written."""
 
     def wrapper_names(self) -> Sequence[str]:
         """Return the names of the wrappers around the environment, outermost first."""
