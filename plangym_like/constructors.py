@@ -71,7 +71,6 @@ class ParallelEnv(PlanEnv):
     ) -> None:
         self.blocking = blocking
         env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
-        self.recipe = (env_class, name, env_kwargs)
         executor = ProcessOptions(
             env_class,
             name,
@@ -82,6 +81,7 @@ class ParallelEnv(PlanEnv):
             start_timeout=start_timeout,
             start_method=start_method,
         )
+        self.recipe = (env_class, name, env_kwargs)
         make = partial(env_class, name, **env_kwargs)
         super().__init__(make, executor, name=name, autoreset=autoreset, delay_setup=delay_setup)
 

@@ -400,28 +400,21 @@ class PlanEnv(Repeatable):
         self, stepper: RowStepper, action: Any, state: Row | None, dt: int, return_state: bool
     ) -> Transition | Step:
         # A separate method, for the reason given in `RowStepper._run_range`.
-        layout, sample = self._layout, None
+        layout = self._layout
         chosen, steps = layout.check_action(action), check_one_dt(dt)
         row = None if state is None else layout.format.check_row(state)
         if row is None:
             self._start(stepper)
-        if row is not None and not self._auditor.off and self._auditor.is_due(1):
+        auditor, sample = self._auditor, None
+        if row is not None and not auditor.off and auditor.is_due(1):
             # This thread holds the stepper's lock. An executor that steps rows here may hold its
             # own lock while it waits for the stepper's, so using it here could deadlock.
             inputs = layout.check([chosen], row, steps, None)
-            sample = AuditedRows(self._auditor, inputs, self._auditor.alone, SubmitOptions())
-        result = stepper.current.step(
-            chosen,
-            steps,
-            row,
-            read=return_state or sample is not None,
-            image=self.return_image,
-            autoreset=self.autoreset,
-        )
+            sample = AuditedRows(auditor, inputs, auditor.alone, SubmitOptions())
+        how: dict[str, Any] = {"read": return_state, "image": self.return_image}
+        result = stepper.current.step(chosen, steps, row, autoreset=self.autoreset, **how)
         if sample is not None:
-            sample.audited(result)
-            if not return_state:
-                return Step(*result[1:])
+            sample.audit_step()
         if isinstance(result, Transition):
             self.last_result = result
         return result

@@ -33,7 +33,8 @@ def shorten(row: np.ndarray, nbytes: int) -> None:
 
 def rows_of(state_format: StateFormat, count: int = 5, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    rows = state_format.new(count)
+    rows = np.zeros((count, state_format.state_nbytes), np.uint8)
+    rows[:, :HEADER_NBYTES] = state_format.header_bytes
     rows[:, HEADER_NBYTES:] = rng.integers(0, 256, (count, state_format.payload_nbytes))
     if state_format.variable:
         for row in rows:

@@ -27,7 +27,6 @@ from plangym_like.batch.arrays import (
     Executor,
     Inputs,
     SubmitOptions,
-    put_outcome,
     select_rows,
     single_steps,
 )
@@ -45,7 +44,6 @@ from plangym_like.results import (
     BatchTransition,
     Future,
     Rollout,
-    Transition,
 )
 from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.snapshots.trial import watched_generators
@@ -106,7 +104,7 @@ class Auditor:
     Attributes
     ----------
     layout : Layout
-        The layout of the environment's batches; a warning sets its ``exact`` to false.
+        The layout of the environment's batches.
     alone : Executor
         Steps rows one by one: in this process, unless batches are isolated.
     length : int
@@ -128,7 +126,7 @@ class Auditor:
         self._mode, self._every = mode, every
         self.may_follow = True
         self.random = np.random.default_rng(0)
-        self.off = mode == "off" or not self.layout.exact
+        self.off = mode == "off" or stepper.simulator.exactness != "exact"
         # The steps taken so far, those that pay for the audits so far, and those at which the next
         # call is due.
         self._steps = self._paid = self._due = 0.0
@@ -219,7 +217,6 @@ class Auditor:
         if self._mode == "raise":
             raise ImpureEnvironmentError(message, row, field, values)
         self.off = True
-        self.layout.exact = False
         self._stepper.declare_approximate(message)
 
     def _likely_cause(self) -> str:
@@ -298,20 +295,33 @@ class AuditedRows:
 
         Parameters
         ----------
-        result : BatchTransition, BatchStep, Rollout or Transition
-            The batch's result, or that of a single step.
+        result : BatchTransition, BatchStep or Rollout
+            The batch's result.
 
         Raises
         ------
         ImpureEnvironmentError
             A result differs, and the audit's mode is ``"raise"``.
         """
+        if self._is_affordable():
+            self._compare(result)
+
+    def audit_step(self) -> None:
+        """Audit a single step, which has just been taken: take it again as a batch of one row."""
+        if self._is_affordable():
+            with contextlib.suppress(*_HINDRANCES):
+                self._compare(self._executor.submit(self._inputs, SubmitOptions(masked=True)))
+
+    def _is_affordable(self) -> bool:
+        return self._auditor.affords(self._needed, self._steps, clock() - self._begun)
+
+    def _compare(self, result: Any) -> None:
         auditor, begun = self._auditor, clock()
-        errors = {} if isinstance(result, Transition) else result.infos.errors
+        errors = result.infos.errors
         if any(isinstance(error, StepTimeoutError) for error in errors.values()):
             auditor.may_follow = False
         places = [place for place, row in enumerate(self._rows) if row not in errors]
-        if not auditor.affords(self._needed, self._steps, begun - self._begun) or not places:
+        if not places:
             return
         compared = 0
         with contextlib.suppress(*_HINDRANCES):
@@ -409,8 +419,6 @@ class AuditedRows:
             if not isinstance(error, _HINDRANCES):
                 yield index, "its result", f"no error and {error!r}"
         good = [index for index in range(len(rows)) if index not in errors]
-        if isinstance(first, Transition) and good:
-            first = self._as_batch(first)
         for name in _FIELDS:
             one: Any = getattr(first, name, None)
             other: Any = getattr(second, name, None)
@@ -435,15 +443,6 @@ class AuditedRows:
         if name == "infos":
             return difference(without_clock(one[row]), without_clock(other[index]), "info")
         return difference(spaces.take(one, row), spaces.take(other, index), name)
-
-    def _as_batch(self, step: Transition) -> Any:
-        """Return the result of a single step as that of a batch of one row."""
-        rows = self._layout.allocate(self._inputs)
-        assert rows.next_states is not None
-        rows.next_states[0], info = step.state, dict(step.info)
-        n_step, _ = (info.pop(name) for name in STEP_COUNTS)
-        put_outcome(rows, 0, self._layout.observation_space, (*step[1:5], info, n_step))
-        return self._layout.result(rows)
 
     def _cause(self, inputs: Inputs) -> str:
         """Return a sentence that says why the rows `inputs` do not repeat; ``""`` if unknown."""

@@ -87,8 +87,6 @@ class Layout:
         Info keys that every step returns.
     plain_infos : bool
         Whether rows may have other info keys.
-    exact : bool
-        Whether stepping a row twice gives the same bytes; if not, audits are off.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
     """
@@ -101,7 +99,6 @@ class Layout:
         columns: Mapping[str, Leaf],
         *,
         plain_infos: bool,
-        exact: bool = True,
         out_of_bounds: str = "pass",
     ) -> None:
         self.observation_space = observation_space
@@ -109,7 +106,6 @@ class Layout:
         self.format = state_format
         self.columns = dict(columns)
         self.plain_infos = plain_infos
-        self.exact = exact
         self.out_of_bounds = out_of_bounds
         self.array_actions = isinstance(action_space, spaces.LEAVES)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -46,16 +46,6 @@ class CurrentState:
     is_quick : bool
         Whether the simulator has a fast path for single rows; see `Simulator.step_row`.
     """
-
-    __slots__ = (
-        "_format",
-        "_simulator",
-        "in_use",
-        "is_quick",
-        "lost",
-        "row",
-        "started",
-    )
 
     def __init__(self, simulator: Simulator, state_format: StateFormat) -> None:
         self._simulator = simulator
@@ -330,8 +320,6 @@ class RowStepper:
         self.lock = new_lock()
         self.closed = self.hosted = False
         self.tally = Stats()
-        self._audit_copy: RowStepper | None = None
-        self._has_tried_to_copy = False
 
     def for_audits(self) -> RowStepper:
         """Return a stepper with a copy of the simulator, or this stepper if there is no copy.
@@ -341,12 +329,12 @@ class RowStepper:
         """
         with self.lock:
             self.ensure_open()
-            if not self._has_tried_to_copy:
-                self._has_tried_to_copy = True
-                copy = self.simulator.copy_for_audits()
-                if copy is not None:
-                    self._audit_copy = RowStepper(copy, self.layout, self.name)
             return self._audit_copy or self
+
+    @cached_property
+    def _audit_copy(self) -> RowStepper | None:
+        copy = self.simulator.copy_for_audits()
+        return None if copy is None else RowStepper(copy, self.layout, self.name)
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch in this process; see `Executor.submit`."""
@@ -477,8 +465,9 @@ class RowStepper:
         """Close the simulator; safe to call more than once."""
         if not self.closed:
             self.closed = True
-            if self._audit_copy is not None:
-                self._audit_copy.close()
+            copy = vars(self).get("_audit_copy")
+            if copy is not None:
+                copy.close()
             self.simulator.close()
 
 
@@ -540,7 +529,6 @@ def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
         state_format,
         columns,
         plain_infos=sim.plain_infos,
-        exact=sim.exactness == "exact",
         out_of_bounds=out_of_bounds,
     )
 

@@ -7,7 +7,6 @@ and images. The rest of the package does everything else (headers, checks, batch
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -75,10 +74,9 @@ def as_flag(name: str, flag: Any) -> bool:
     """
     if isinstance(flag, _FLAGS) or flag is None:
         return bool(flag)
-    with contextlib.suppress(TypeError, ValueError):
-        one = np.asarray(flag)
-        if one.size == 1 and one.dtype.kind in "biuf":
-            return bool(one.item())
+    one = np.asarray(flag)
+    if one.size == 1 and one.dtype.kind in "biuf":
+        return bool(one.item())
     raise EnvApiError(f"step returned {_shown(flag)} as {name}, which must be True or False")
 
 
@@ -369,17 +367,9 @@ class Simulator(abc.ABC):
     def image(self) -> NDArray[np.uint8]:
         """Return an image of the current state, ``(height, width, 3) uint8``."""
 
-    def wrapper_names(self) -> Sequence[str]:
-        """Return the names of the wrappers around the environment, outermost first."""
-        names, env = [], self.env
-        while isinstance(env, gymnasium.Wrapper):
-            names.append(type(env).__name__)
-            env = env.env
-        return names
-
     def suspect_wrappers(self) -> Sequence[str]:
         """Return the names of the wrappers that may have state outside the saved rows."""
-        return self.wrapper_names()
+        return ()
 
     def copy_for_audits(self) -> Simulator | None:
         """Return a copy in which audits step rows, or ``None`` if audits use this simulator."""
