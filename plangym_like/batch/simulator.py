@@ -41,7 +41,12 @@ def as_reward(reward: Any) -> float:
         numbers = np.asarray(reward)
         if numbers.size == 1 and numbers.dtype.kind in "biufO":
             return float(numbers.item())
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError as error:
+        kind = type(reward).__name__
+        raise RewardError(
+            f"step returned a reward of class {kind} that is too large for float64"
+        ) from error
+    except (TypeError, ValueError):
         pass
     hint = "; combine the rewards of several agents" * isinstance(reward, Mapping)
     raise RewardError(f"step returned the reward {reward!r}, which is not one number{hint}")

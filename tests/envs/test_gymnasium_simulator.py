@@ -353,12 +353,12 @@ def test_a_batch_refuses_it() -> None:
     [
         (np.array([1.0, 2.0]), "which is not one number"),
         ([1.0, 2.0], "which is not one number"),
-        (np.zeros(0), r"shape \(0,\)"),
+        (np.zeros(0), "which is not one number"),
         (None, "None, which is not one number"),
         ("1.5", "'1.5', which is not one number"),
         (1j, "1j, which is not one number"),
         ({"a": 1.0}, "which is not one number"),
-        (10**400, "which is not one number"),
+        (10**400, "class int that is too large for float64"),
         (-Fraction(10**5000), "class Fraction that is too large for float64"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -379,7 +379,7 @@ def test_a_reward_that_is_not_one_number(reward: Any, told: str) -> None:
 def test_a_reward_that_is_not_one_number_names_its_lane() -> None:
     with plangym_like.make_vec(partial(Rewarding, reward=None), 2) as envs:
         envs.reset(seed=0)
-        with pytest.raises(RewardError, match="not a number") as caught:
+        with pytest.raises(RewardError, match="not one number") as caught:
             envs.step([0, 0])
         assert "raised while lane 0 was stepped" in caught.value.__notes__
 
