@@ -228,7 +228,9 @@ def _offsets(
     there = other_color * num_offsets - other
     for start in range(0, len(here), _MOST_ROWS):
         numbers = np.add.outer(here[start : start + _MOST_ROWS], there)
-        seen[numbers[np.tri(*numbers.shape, start, dtype=np.bool_)] if ordered else numbers] = True
+        if ordered:
+            numbers = numbers[np.tri(len(numbers), len(there), start, dtype=np.bool_)]
+        seen[numbers] = True
     pair, offset = np.divmod(np.flatnonzero(seen), num_offsets)
     one, two = np.divmod(pair, len(palettes[1]))
     return (palettes[0][one] * 128 + palettes[1][two]) * num_offsets + offset
