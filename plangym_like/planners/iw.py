@@ -216,7 +216,7 @@ class Novelty:
                 f"{_MOST_ATOMS:,} are possible"
             )
         if atoms > self._num_atoms:
-            self._num_atoms = max(atoms, self._num_atoms + self._num_atoms // 16)
+            self._num_atoms = min(2 * atoms, _MOST_ATOMS)
 
     def keys(self, gains: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the number of the table for each of these sums of gains."""
@@ -266,10 +266,11 @@ class Novelty:
             mine, table = order[keys[order] == key], self._table(key)
             for start in range(0, len(mine), _MOST_ROWS):
                 some = mine[start : start + _MOST_ROWS]
-                rows, columns = np.nonzero(table.take(atoms[some]) < _UNSEEN - depths[some, None])
-                rows = some[rows]
-                numbers, first = np.unique(atoms[rows, columns], return_index=True)
-                rows = rows[first]
+                mine_atoms = atoms[some]
+                earlier = table.take(mine_atoms) < _UNSEEN - depths[some, None]
+                found = np.flatnonzero(earlier.ravel())
+                numbers, first = np.unique(mine_atoms.ravel()[found], return_index=True)
+                rows = some[found[first] // atoms.shape[1]]
                 seen += [(key, atom) for atom in numbers[table[numbers] > 0].tolist()]
                 table[numbers] = _UNSEEN - depths[rows]
                 novel[rows], witness[rows] = True, numbers
