@@ -130,8 +130,7 @@ class PickleCodec(Codec):
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the environment's attributes that are numbers or arrays, each ``(N, ...)``."""
-        base = self.pickle.owners[-1]
-        return columns_of([dict(base.items(self._values(row)[-1])) for row in payloads])
+        return columns_of([self._values(row)[-1] for row in payloads])
 
     def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return where two payloads first differ in their values, and the two values.
@@ -167,7 +166,7 @@ class PickleCodec(Codec):
         """
         self.pickle.restore(self._values(payload))
 
-    def _values(self, payload: Row) -> list[Any]:
+    def _values(self, payload: Row) -> list[dict[str, Any]]:
         return self.pickle.decoded(self._checked(payload))
 
     def _checked(self, payload: Row) -> bytes:
@@ -240,6 +239,16 @@ class PickledSimulator(GymnasiumSimulator):
             capacity=self.state_capacity if known is None else known.capacity,
             allow_pickle=self._allow_pickle,
         )
+
+    # Neither looks for settings, which rows hold, or for other parts of rows.
+
+    def read(self, payload: Row) -> int:
+        """Save the environment and its wrappers to `payload`; return the number of bytes used."""
+        return self.codec.read(payload)
+
+    def write(self, payload: Row) -> None:
+        """Restore the environment and its wrappers from `payload`."""
+        self.codec.write(payload)
 
     def make_memory(self) -> ChainPickle:
         """Return the codec's `ChainPickle`, which saves the wrappers as well."""

@@ -48,7 +48,6 @@ from plangym_like.snapshots.configuration import (
 )
 from plangym_like.snapshots.known_wrappers import (
     StateOwner,
-    always,
     columns_of,
     describe_wrappers,
     impossible,
@@ -115,7 +114,7 @@ class ChainState(abc.ABC):
             fixed = {name: value for name, value in vars(link).items() if name in constant}
             name, names = type(link).__name__, state_names(link, within_others=foreign)
             foreign = foreign or not is_known(link)
-            owner = StateOwner(name, type(link), always(link), names, fixed=fixed)
+            owner = StateOwner(name, link, names, fixed)
             if names != ():
                 self.owners.append(owner)
             self._walk_link(owner, link)
@@ -173,6 +172,7 @@ class ChainState(abc.ABC):
         except Exception as error:
             raise self._refused(values, error) from error
 
+    @abc.abstractmethod
     def decoded(self, data: bytes) -> list[Any]:
         """Decode the values of all owners from `data`, which `encoded` returned.
 
@@ -181,16 +181,6 @@ class ChainState(abc.ABC):
         StateFormatError
             The bytes are damaged, or belong to another chain.
         """
-        values: list[Any] = self._decode(data)
-        if not (
-            type(values) in (list, tuple)
-            and len(values) == len(self.owners)
-            and all(map(StateOwner.fits, self.owners, values))
-        ):
-            raise StateFormatError("a state row does not belong to this chain of wrappers")
-        if self.scatters:
-            scatter_sets(values, {id(thing) for thing in self._references.values()})
-        return values
 
     def look_for_sets(self) -> str:
         """Return a message about a set in the state, or ``""``; see `note_on_sets`."""
@@ -213,10 +203,6 @@ class ChainState(abc.ABC):
     @abc.abstractmethod
     def _encode(self, values: list[Any]) -> bytes:
         """Return `values` as bytes."""
-
-    @abc.abstractmethod
-    def _decode(self, data: bytes) -> Any:
-        """Return the values that `data` encodes."""
 
     @abc.abstractmethod
     def _unsaveable(self, place: str, value: Any, reason: Exception) -> SnapshotError:
@@ -287,7 +273,9 @@ class WrapperValues(ChainState):
                 owner.constant |= {name}
             self._walk_object(place, value, _attribute(owner.locate, name))
 
-    def _walk_object(self, place: str, value: Any, locate: Callable[[], Any]) -> None:
+    def _walk_object(
+        self, place: str, value: Any, locate: Callable[[], Any] | None = None
+    ) -> None:
         """Add `value` to the owners of state, unless its type is one that steps do not change.
 
         Raises
@@ -304,9 +292,9 @@ class WrapperValues(ChainState):
             )
         if isinstance(value, types.MethodType) and is_ordinary(type(value.__self__)):
             held = value.__self__
-            self._walk_object(f"{place} -> {type(held).__name__}", held, always(held))
+            self._walk_object(f"{place} -> {type(held).__name__}", held)
         if not is_configuration(value) and id(value) not in self._seen:
-            owner = StateOwner(place, type(value), locate, None)
+            owner = StateOwner(place, value, None, locate=locate)
             self.owners.append(owner)
             self._walk_attributes(owner, value)
 
@@ -320,7 +308,7 @@ class WrapperValues(ChainState):
             elif not plain_data.is_plain_kind(thing):
                 if not (is_configuration(thing) or id(thing) in self._links):
                     raise self._unsaveable(inner, thing)
-                self._walk_object(inner, thing, always(thing))
+                self._walk_object(inner, thing)
                 self._refer(inner, thing)
 
     # The bytes
@@ -328,8 +316,17 @@ class WrapperValues(ChainState):
     def _encode(self, values: list[Any]) -> bytes:
         return plain_data.encode(tuple(values), self._known())
 
-    def _decode(self, data: bytes) -> Any:
-        return plain_data.decode(data, self._known())
+    def decoded(self, data: bytes) -> list[Any]:
+        values = plain_data.decode(data, self._known())
+        if not (
+            type(values) is tuple
+            and len(values) == len(self.owners)
+            and all(map(StateOwner.fits, self.owners, values))
+        ):
+            raise StateFormatError("a state row does not belong to this chain of wrappers")
+        if self.scatters:
+            scatter_sets(values, {id(thing) for thing in self._references.values()})
+        return [*values]
 
     def _known(self) -> list[Any]:
         """Return the objects that are encoded as references, in a fixed order."""
