@@ -255,7 +255,8 @@ class AttributeCodec(Codec):
     def reseed(self, seed: int) -> None:
         """Restart the random generators that are attributes, except ``np_random``."""
         if self._plain_names:
-            restart_generators([self._owner], vars(self._base).get("_np_random"), seed)
+            own = vars(self._base).get("_np_random")
+            restart_generators(self.values(), [own, self._base], seed)
 
     def read(self, payload: Row) -> None:
         values = self.values()

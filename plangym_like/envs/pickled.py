@@ -52,9 +52,9 @@ from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key
 
-_LENGTH = struct.Struct("<Q")
 _TAG_NBYTES = 16
-_START = _LENGTH.size + _TAG_NBYTES
+# The length of the pickle, and its tag.
+_HEAD = struct.Struct(f"<Q{_TAG_NBYTES}s")
 _SLACK = 1024
 
 logger = logging.getLogger("plangym_like")
@@ -95,7 +95,7 @@ class PickleCodec(Codec):
     ) -> None:
         self._env, self._name, self._allow_pickle = env, name, allow_pickle
         self.pickle = ChainPickle(env)
-        needed = _START + self._longest(steps)
+        needed = _HEAD.size + self._longest(steps)
         if capacity is None:
             # A power of two, so that small differences between processes do not change the width.
             capacity = 1 << (2 * needed + _SLACK - 1).bit_length()
@@ -148,10 +148,10 @@ class PickleCodec(Codec):
     def read(self, payload: Row) -> int:
         """Write length, tag and pickle into `payload`; return the number of bytes used."""
         data = self.pickle.encoded()
-        used, memory = _START + len(data), payload.data
+        used, memory = _HEAD.size + len(data), payload.data
         if used > len(memory):
             raise _too_small(used, len(memory))
-        memory[:used] = b"".join((_LENGTH.pack(len(data)), _tag(data), data))
+        memory[:used] = _HEAD.pack(len(data), _tag(data)) + data
         return used
 
     def write(self, payload: Row) -> None:
@@ -164,7 +164,7 @@ class PickleCodec(Codec):
         StateFormatError
             The row is damaged; nothing has changed.
         """
-        self.pickle.restore(self._values(payload))
+        self.pickle.restore(self.pickle.decoded(self._checked(payload)))
 
     def _values(self, payload: Row) -> list[dict[str, Any]]:
         return self.pickle.decoded(self._checked(payload))
@@ -172,11 +172,10 @@ class PickleCodec(Codec):
     def _checked(self, payload: Row) -> bytes:
         """Return the pickle in `payload`; check its tag first, unless `allow_pickle` is true."""
         memory = payload.data
-        (length,) = _LENGTH.unpack_from(memory)
-        if length > len(memory) - _START:
+        length, tag = _HEAD.unpack_from(memory)
+        if length > len(memory) - _HEAD.size:
             raise StateFormatError("the pickle in a state row is damaged: its length is wrong")
-        data = bytes(memory[_START : _START + length])
-        tag = bytes(memory[_LENGTH.size : _START])
+        data = memory[_HEAD.size : _HEAD.size + length].tobytes()
         if not self._allow_pickle and not hmac.compare_digest(tag, _tag(data)):
             raise UntrustedStateError(
                 "a state row holds a pickle that was not made in this session; unpickling it could "

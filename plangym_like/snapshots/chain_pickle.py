@@ -164,33 +164,46 @@ class _OwnGenerator:
 
     def __init__(self, base: Any) -> None:
         self._base = base
-        self._memory = random_state.GeneratorMemory(base)
-        self._scratch = np.zeros(random_state.GENERATOR_NBYTES, np.uint8)
-        # The last generator whose state was of this form.
+        # The last generator whose state was of this form, its memory, and its seeds.
         self._known: Any = None
+        self._memory: list[memoryview] = []
+        self._seeds: tuple[Any, Any] = (None, None)
 
     def taken_from(self, state: dict[str, Any]) -> tuple[bytes, Any] | None:
         """Remove ``np_random`` from `state`, and return its state; ``None`` if it is unusual."""
         generator = state.get("_np_random")
-        if generator is None or not self._is_usual(generator):
+        if generator is None or not (generator is self._known or self._is_usual(generator)):
             return None
         del state["_np_random"]
-        self._memory.save(self._scratch, 0)
-        return self._scratch.tobytes(), random_state.spawner_of(generator)
+        memory = b"".join(self._memory) or random_state.save_generator(generator)
+        return memory, self._spawner(generator)
 
     def write(self, state: tuple[bytes, Any]) -> Any:
         """Set the state of the generator that `thing_at` has returned, and return it."""
         memory, spawner = state
-        generator = self._base._np_random = self._present()
-        if spawner != random_state.spawner_of(generator):
+        generator = self._present()
+        if spawner != self._spawner(generator):
             entropy, key, size, count = spawner
             fresh: Any = np.random.SeedSequence(
                 entropy, spawn_key=key, pool_size=size, n_children_spawned=count
             )
             # In place, because other objects may refer to it.
             generator.bit_generator.seed_seq.__setstate__(fresh.__reduce__()[2])
-        self._memory.load(np.frombuffer(memory, np.uint8), 0)
+            self._seeds = None, None
+        if self._memory:
+            numbers, rest = self._memory
+            numbers[:], rest[:] = memory[:-8], memory[-8:]
+        else:
+            random_state.load_generator(memory, generator)
         return generator
+
+    def _spawner(self, generator: Any) -> Any:
+        """Return `random_state.spawner_of`, which changes when the generator spawns others."""
+        seeds, (known, spawner) = generator.bit_generator.seed_seq, self._seeds
+        if seeds is not known or seeds.n_children_spawned != spawner[-1]:
+            spawner = random_state.spawner_of(generator)
+            self._seeds = seeds, spawner
+        return spawner
 
     def place_of(self, thing: Any) -> str | None:
         """Return the place of the generator, its bit generator or its seeds, or ``None``."""
@@ -210,19 +223,20 @@ class _OwnGenerator:
         return attrgetter(path)(self._present()) if path else self._present()
 
     def _present(self) -> Any:
-        if not self._is_usual(vars(self._base).get("_np_random")) and self._known is None:
-            self._known = random_state.seeded_generator(0)
+        generator = self._base.__dict__.get("_np_random")
+        if generator is None or not (generator is self._known or self._is_usual(generator)):
+            if self._known is None:
+                self._is_usual(random_state.seeded_generator(0))
         return self._known
 
     def _is_usual(self, generator: Any) -> bool:
-        if generator is self._known:
-            return generator is not None
+        """Return whether the state of `generator` is of this form; keep it if it is."""
         if type(generator) is not np.random.Generator:
             return False
         bits: Any = generator.bit_generator
         if type(bits) is np.random.PCG64 and type(bits.seed_seq) is np.random.SeedSequence:
             if type(bits.seed_seq.entropy) is int:
-                self._known = generator
+                self._known, self._memory = generator, random_state.memory_views(generator)
                 return True
         return False
 

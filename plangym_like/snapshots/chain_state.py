@@ -155,8 +155,9 @@ class ChainState(abc.ABC):
         """Restart the owners' random generators from `seed`, except the base's ``np_random``."""
         if not self.owners:
             return
-        own = vars(links(self._env)[-1]).get("_np_random")
-        restart_generators(self.owners, own, seed)
+        found = links(self._env)
+        values = [value for owner in self.owners for _, value in owner.items(owner.read())]
+        restart_generators(values, [vars(found[-1]).get("_np_random"), *found], seed)
 
     def encoded(self) -> bytes:
         """Return the values of all owners as bytes.
@@ -399,13 +400,6 @@ class WrapperState(WrapperValues):
 
     def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
         super().__init__(env)
-        for owner in self.owners:
-            for name, value in owner.items(owner.read()):
-                if is_foreign_memory(value):
-                    raise SnapshotError(
-                        f"{owner.place}.{name} cannot be saved: the memory of the array belongs to "
-                        "a library, such as MuJoCo; keep a copy of it"
-                    )
         self.unordered = self.look_for_sets()
         self.time_limit: Any = None
         self.nbytes: int = 0
@@ -492,15 +486,6 @@ class WrapperState(WrapperValues):
             f"the state of the wrappers ({wrappers}) takes {used} bytes, but {self.nbytes} are "
             f"reserved; make the environment with state_capacity={padded(2 * used)}"
         )
-
-
-def is_foreign_memory(value: Any) -> bool:
-    """Return whether `value` is an array in the memory of a library, such as MuJoCo."""
-    base = value
-    while isinstance(base, np.ndarray):
-        base = base.base
-    known = isinstance(base, type(None) | bytes | bytearray | memoryview)
-    return isinstance(value, np.ndarray) and not known
 
 
 def _nbytes_of_one(wrapper: Any) -> int:

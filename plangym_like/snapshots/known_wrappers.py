@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +13,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.chains import CONSTANT, chain
+from plangym_like.snapshots.chains import CONSTANT, chain, reachable
 from plangym_like.snapshots.configuration import (
     NO_HANDLES,
     describe,
@@ -345,13 +345,13 @@ def _has(thing: Any, name: str) -> bool:
     return True
 
 
-def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
-    """Restart the random generators in the attributes of `owners`, except `own`, from `seed`."""
-    number = 0
-    for owner in owners:
-        for _, value in owner.items(owner.read()):
-            if isinstance(value, np.random.Generator) and value is not own:
-                bits: Any = value.bit_generator
+def restart_generators(values: Iterable[Any], but: Iterable[Any], seed: int) -> None:
+    """Restart the random generators in `values` from `seed`; leave out the objects in `but`."""
+    seen, number = {id(thing) for thing in but}, 0
+    for value in values:
+        for _, thing in reachable(value, "", seen):
+            if isinstance(thing, np.random.Generator):
+                bits: Any = thing.bit_generator
                 start = np.random.SeedSequence(int(seed), spawn_key=(number,))
                 restart(bits, type(bits)(start))
                 number += 1
