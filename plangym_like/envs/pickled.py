@@ -4,15 +4,15 @@ The state consists of all attributes of the environment and its wrappers, except
 windows (see `plangym_like.snapshots.chain_pickle`). When the environment is made, it is saved,
 stepped, restored and stepped again; if the results differ, a `SnapshotError` is raised.
 
-A pickle does not keep the order in which a set is iterated. Sets of texts are written in sorted
-order, so that the bytes of a row do not depend on the hashes of a process. Nearly all environments
-only ask whether a set holds an item. To find the others, the trial restores each set in another
-order, and so does the copy in which audits step. An environment is approximate if it has a set of
-objects that hash by their address.
+A pickle does not keep the order in which a set is iterated. Nearly all environments only ask
+whether a set holds an item. To find the others, the trial restores each set in another order, and
+so does the copy in which audits step. An environment is approximate if it has a set of objects that
+hash by their address.
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, a keyed hash of the
 pickle, is checked first. Only this session and its workers have the key. Two rows of the same state
-may differ in a few bytes, because a pickle records whether two equal strings are one object.
+may differ in a few bytes, because a pickle records the order of sets, and whether two equal strings
+are one object.
 """
 
 from __future__ import annotations

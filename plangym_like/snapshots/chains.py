@@ -6,7 +6,6 @@ import contextlib
 import enum
 import io
 import sys
-import threading
 import types
 import weakref
 from collections import deque
@@ -24,6 +23,7 @@ from plangym_like.snapshots.configuration import (
     name_of_key,
     qualified_name,
 )
+from plangym_like.support.fork_safety import new_lock
 
 # Attributes of an environment that no step changes.
 CONSTANT = frozenset(
@@ -244,7 +244,7 @@ def _hashes_by_address(item: Any) -> bool:
 # A game may call ``pygame.quit`` when it is closed, which shuts pygame down in the whole process.
 # The windows and fonts of all other copies are then gone, but copies are closed while others play.
 
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 @contextlib.contextmanager

@@ -31,7 +31,6 @@ class Forwarding(gymnasium.Wrapper[Any, Any, Any, Any]):
 # Wrappers that only check how an environment is called.
 _CHECKING = (OrderEnforcing, PassiveEnvChecker)
 _OWN = "gymnasium.wrappers."
-_CLOCK = "episode_start_time"
 # The attributes of Gymnasium's wrappers (versions 1.1 to 1.4): those that `step` changes and reads
 # later, and all others. A wrapper that has any more is of another version, and not known.
 _KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
@@ -114,13 +113,10 @@ def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
     return [[qualified_name(type(wrapper)), _arguments(wrapper)] for wrapper in visible(env)]
 
 
-def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...] | None:
+def state_names(wrapper: Any) -> tuple[str, ...] | None:
     """Return the names of the attributes that are the state of `wrapper`; ``None`` if unknown.
 
-    The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``. A
-    wrapper from outside Gymnasium may change the settings of the wrappers inside it, such as the
-    length of a time limit. With ``within_others=True``, all settings that are numbers are therefore
-    state, too.
+    The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
@@ -136,12 +132,6 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
         except AttributeError:
             # Another version of Gymnasium: every attribute may change.
             return None
-    if names is not None and within_others:
-        names += tuple(
-            name
-            for name, value in vars(wrapper).items()
-            if type(value) in (bool, int, float) and name not in (*names, *CONSTANT, _CLOCK)
-        )
     return names
 
 

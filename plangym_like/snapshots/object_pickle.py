@@ -392,7 +392,7 @@ def _as_usual(thing: Any) -> Any:
 def _reduce_method(thing: Any) -> Any:
     # By default, a pickle holds only the method's name, which may mean another function.
     if getattr(thing.__self__, thing.__name__, None) != thing:
-        return types.MethodType, (thing.__func__, thing.__self__)
+        return _method, (thing.__func__, thing.__self__)
     return NotImplemented
 
 
@@ -464,8 +464,12 @@ def _array(shape: Any, dtype: str, data: bytes, order: Sequence[int] = ()) -> An
     return array.transpose(np.argsort(order)) if order else array
 
 
+def _method(function: Any, thing: Any) -> Any:
+    return types.MethodType(function, thing)
+
+
 def _scalar(letter: str, number: Any) -> Any:
     return np.dtype(letter).type(number)
 
 
-_FUNCTIONS = frozenset([_thing, _maker, _pcg64, _seeds, _array, _scalar, class_named])
+_FUNCTIONS = frozenset([_thing, _maker, _pcg64, _seeds, _array, _method, _scalar, class_named])

@@ -5,9 +5,13 @@ So a copy changes only by what its log holds.
 
 A replayed episode begins in a new chain. In Gymnasium, a chain is reset, and keeps what ``reset``
 does not replace: the statistics of normalisers, counters of episodes, random generators of
-wrappers, and attributes that were set from outside. So each log begins with these
-values (`CarriedState`), and they are written into the new chain before it is reset. The environment
-inside the wrappers begins each episode as new.
+wrappers, and settings of the environment that a wrapper has changed. So each log begins with these
+values (`CarriedState`), and they are written into the new chain before it is reset.
+
+The environment inside the wrappers begins each episode as new, unless wrappers from outside
+Gymnasium may have changed it. Then a number, a text, ``None`` or a tuple of them in one of its
+attributes is taken over, if the environment alone does not set this attribute in a reset and a
+dozen steps.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from gymnasium.envs.registration import EnvSpec
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import Change, Start
+from plangym_like.snapshots.base_settings import atoms_of, is_same, own_names
 from plangym_like.snapshots.chain_state import WrapperValues
 from plangym_like.snapshots.chains import ATOMS, close_copy, innermost, links, put
 from plangym_like.snapshots.configuration import kind_of
@@ -299,13 +304,16 @@ class CarriedState:
     ----------
     first : gymnasium.Env
         A chain that has never been reset.
+    used : gymnasium.Env, optional
+        Another such chain. The constructor resets and steps it, to find out what resets replace.
+        Without it, only `is_empty` may be read.
 
     Attributes
     ----------
     nbytes : int
         Bytes to reserve in each row, if the state has this size or up to twice its size.
     is_empty : bool
-        Whether no wrapper has state that a reset keeps.
+        Whether no wrapper has state that a reset keeps, and none can change the environment.
 
     Raises
     ------
@@ -313,13 +321,26 @@ class CarriedState:
         A wrapper holds state that cannot be kept in a row; the message names the attribute.
     """
 
-    def __init__(self, first: _Env) -> None:
-        owners = _Owners(first)
-        self._places = dict(owners._references)
-        self.is_empty = not (foreign_wrappers(first) or any(owners.states()))
+    def __init__(self, first: _Env, used: _Env | None = None) -> None:
+        new = _Owners(first)
+        self._places = dict(new._references)
+        foreign = bool(foreign_wrappers(first))
+        self.is_empty = not foreign and not any(new.states())
         self.nbytes = 0
-        if not self.is_empty:
-            self.nbytes = padded(owners._needed(len(self.read(first, ()) or b"")))
+        # Numbers and text of a new environment; the names of attributes that it sets itself, or
+        # ``None`` if no wrapper may change it.
+        self._settings: dict[str, Any] = {}
+        self._own: frozenset[str] | None = None
+        if used is None:
+            return
+        if foreign:
+            self._settings = atoms_of(innermost(first))
+            self._own = own_names(innermost(used), self._settings)
+        used.reset(seed=1)
+        owners = _Owners(used)
+        for place, thing in owners._references.items():
+            self._places.setdefault(place, thing)
+        self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
 
     def read(self, env: _Env, changed: Collection[tuple[int, str]]) -> bytes | None:
         """Return what the chain `env` takes over, as bytes; ``None`` if nothing.
@@ -338,12 +359,19 @@ class CarriedState:
         if self.is_empty and not changed:
             return None
         owners, found = _Owners(env), links(env)
+        settings = {}
+        if self._own is not None:
+            settings = {
+                name: value
+                for name, value in atoms_of(found[-1]).items()
+                if name not in self._own and not is_same(value, self._settings.get(name))
+            }
         outside = [(at, name, getattr(found[at], name)) for at, name in sorted(changed)]
         parts = dict(owners.states())
-        if not parts and not outside:
+        if not parts and not settings and not outside:
             return None
         try:
-            return plain_data.encode((parts, outside), self._known(owners))
+            return plain_data.encode((parts, settings, outside), self._known(owners))
         except Exception as error:
             values = [owner.read() for owner in owners.owners]
             raise owners._refused(values, error) from error
@@ -360,11 +388,12 @@ class CarriedState:
         """
         owners, found = _Owners(env), links(env)
         try:
-            parts, outside = plain_data.decode(data, self._known(owners))
+            parts, settings, outside = plain_data.decode(data, self._known(owners))
             for place, kept in parts.items():
                 # An object that is missing here is made by the reset.
                 if place in owners.named:
                     _write(owners.named[place].locate(), kept)
+            vars(found[-1]).update(settings)
             for at, name, value in outside:
                 setattr(found[at], name, value)
             return {(at, name) for at, name, _ in outside}

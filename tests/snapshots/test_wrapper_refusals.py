@@ -13,7 +13,7 @@ from continuation import (
     assert_goes_on,
 )
 from gymnasium import wrappers
-from impure_wrappers import REFUSED, CounterOnTheBase, Novelty, RandomResets
+from impure_wrappers import REFUSED, CounterOnTheBase, RandomResets
 from remembering_wrappers import Counting, Tracking
 from usual import first_of
 
@@ -199,8 +199,6 @@ _ON_FAMILIES = [
     for turn in range(len(FAMILIES))
     for at, kind in enumerate(REFUSED)
 ]
-# Games of Blackjack are too short for a trial to show it; an audit does.
-_ON_FAMILIES.remove((Novelty, "toy text"))
 
 
 @pytest.mark.parametrize(
