@@ -246,20 +246,6 @@ def test_the_trial_is_not_run_for_known_wrappers_on_known_families(
             plangym_like.make("CartPole-v1", wrappers=[foreign])
 
 
-@pytest.mark.parametrize("seed", [0, None])
-def test_the_generator_of_sticky_actions_is_in_the_rows_of_dm_control(seed: int | None) -> None:
-    pytest.importorskip("dm_control")
-    sticky = [(wrappers.StickyAction, {"repeat_action_probability": 0.5})]
-    env = plangym_like.make("walker-walk", wrappers=sticky)
-    state = env.reset(seed=seed).state
-    state = env.step(env.sample_action(), state=state).state
-    plan = np.stack([env.sample_action() for _ in range(12)])
-    one = env.rollout_batch(np.stack([plan] * 8), state)
-    assert len(np.unique(one.states, axis=0)) == len(np.unique(one.rewards, axis=0)) == 1
-    other = env.rollout_batch(np.stack([plan] * 8), state, seeds=np.arange(8))
-    assert len(np.unique(other.rewards, axis=0)) > 1
-
-
 def test_the_trial_leaves_the_environment_as_it_was() -> None:
     class Plain(gym.Wrapper):
         pass
