@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,6 +25,8 @@ from plangym_like.states.rows import HEADER_NBYTES, Row
 
 # What ``env.step`` returns.
 EnvStep = tuple[Any, Any, bool, bool, dict[str, Any]]
+# The length of a payload, in the header of its row.
+_USED = struct.Struct("=Q")
 _FLAGS = (bool, np.bool_)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
@@ -363,7 +366,7 @@ class Simulator(abc.ABC):
         """Write the current state into `row` ``(state_nbytes,)``, which already has a header."""
         used = self.read(row[HEADER_NBYTES:])
         if used is not None:
-            row[16:24].view(np.uint64)[0] = used
+            _USED.pack_into(row.data, 16, used)
             row[HEADER_NBYTES + used :] = 0
 
     # Images

@@ -239,21 +239,6 @@ def test_normalisers_keep_their_statistics_over_episodes() -> None:
             assert_same(other.step(1, state=state), env.step(1, state=state))
 
 
-class LazyDice(gymnasium.Wrapper):
-    """Makes an object in its first reset, and keeps it."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        if not hasattr(self, "model"):
-            self.model = Model()
-        self.model.masses = self.model.masses + 1
-        return self.env.reset(**kwargs)
-
-
-def test_an_object_that_only_the_first_reset_makes_is_refused_by_name() -> None:
-    with pytest.raises(SnapshotError, match=r"LazyDice\.model cannot be saved.*constructor"):
-        plangym_like.make(Machine, wrappers=[LazyDice], snapshot="replay")
-
-
 class Connected(Machine):
     """Holds numbers that are its own, as of connections to a server in C, and counts episodes."""
 
