@@ -26,6 +26,7 @@ from plangym_like.errors import (
     RewardError,
     SnapshotError,
 )
+from plangym_like.snapshots.chains import links
 
 
 class Lamp(gymnasium.Env[Any, Any]):
@@ -127,7 +128,7 @@ def test_the_checker_can_be_had(name: str) -> None:
         ({"disable_env_checker": None}, True),
     ):
         with plangym_like.make(name, **kwargs) as env:
-            assert (PassiveEnvChecker.__name__ in env.simulator.wrapper_names()) == checked
+            assert (PassiveEnvChecker in map(type, links(env.gym_env))) == checked
             env.reset(seed=0)
             env.step(1)
 
@@ -204,7 +205,7 @@ def test_max_episode_steps_of_a_callable(kind: str, snapshot: str, backend: str)
 def test_max_episode_steps_of_a_callable_that_takes_it() -> None:
     with plangym_like.make(OwnLimit, max_episode_steps=7, autoreset=False) as env:
         assert steps_until_truncated(env) == 6
-        assert env.simulator.wrapper_names() == []
+        assert len(links(env.gym_env)) == 1
 
 
 def test_a_callable_without_a_time_limit() -> None:
