@@ -243,9 +243,6 @@ class Simulator(abc.ABC):
     def reseed(self, seed: int) -> None:
         """Replace every random generator that affects later steps with one made from `seed`."""
 
-    def suggest_faster(self) -> None:
-        """Log how states could be saved in less time, if that is known."""
-
     def renew(self) -> None:
         """Undo changes made by batches and by tests of exactness.
 

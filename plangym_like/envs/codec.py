@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Leaf
-from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.errors import InputError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.chains import note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import kind_of
 from plangym_like.snapshots.known_wrappers import StateOwner, columns_of, restart_generators
@@ -100,14 +99,6 @@ class Codec(abc.ABC):
 
     def reseed(self, seed: int) -> None:
         """Replace every random generator that this codec saves with one made from `seed`."""
-
-    def settings(self) -> Sequence[Settings]:
-        """Return what steps and resets read but these bytes do not hold; a wrapper may change it.
-
-        If there are wrappers from outside Gymnasium, states with other settings are refused. The
-        result is empty if the bytes hold everything, or if it is not known what they leave out.
-        """
-        return ()
 
     def renew(self) -> None:
         """Undo changes made by trials and batches, before a reset without a current state."""
@@ -211,13 +202,6 @@ class AttributeCodec(Codec):
         """Return how messages call the attribute `name`."""
         return f"{type(self._base).__name__}.{name}"
 
-    def held(self) -> Sequence[str]:
-        """Return the names of the environment's attributes that rows hold, or steps do not read."""
-        return [each.name.partition(".")[0] for each in self.attributes]
-
-    def settings(self) -> Sequence[Settings]:
-        return (AttributeSettings(self._base, but=self.held()),)
-
     def fingerprint_fields(self) -> Mapping[str, Any]:
         return {
             "attributes": [
@@ -251,6 +235,23 @@ class AttributeCodec(Codec):
             dict(zip(self._plain_names, self._plain_values(each), strict=True)) for each in payloads
         ]
         return {**found, **columns_of(rows)}
+
+    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
+        """Write the attributes in `physics`, by name, into `payload`."""
+        fields: Any = self.fields(payload[None]) if self._sized else None
+        plain = {}
+        for name, value in physics.items():
+            if name in self._plain_names:
+                plain[name] = value
+            elif name not in (self.layout.names or ()):
+                told = ", ".join(each.name for each in self.attributes)
+                raise InputError(f"this state has no field {name!r}; its fields are {told}")
+            else:
+                _put_number(fields[name][0, ...], name, value)
+        if plain:
+            now = dict(zip(self._plain_names, self._plain_values(payload), strict=True))
+            values = *(None for _ in self._sized), *{**now, **plain}.values()
+            self._put_plain(payload, self.encoded(values))
 
     def reseed(self, seed: int) -> None:
         """Restart the random generators that are attributes, except ``np_random``."""
@@ -333,6 +334,18 @@ class AttributeCodec(Codec):
         if self.scatters:
             scatter_sets(values)
         return values
+
+
+def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
+    """Write `value` to `place`, the field `name`; raise `InputError` if it does not fit."""
+    try:
+        given = np.asarray(value)
+        fits = given.shape == place.shape and bool((given.astype(place.dtype) == given).all())
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise InputError(f"{name} must be {place.dtype}{place.shape}, got {value!r}")
+    place[...] = value
 
 
 def _packing_of(

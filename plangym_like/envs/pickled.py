@@ -43,8 +43,9 @@ from plangym_like.errors import (
     StateFormatError,
     UntrustedStateError,
 )
+from plangym_like.processes.child import is_worker
 from plangym_like.snapshots.chain_pickle import ChainPickle
-from plangym_like.snapshots.chains import close_copy, links
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.known_wrappers import columns_of
@@ -58,7 +59,7 @@ _HEAD = struct.Struct(f"<Q{_TAG_NBYTES}s")
 _SLACK = 1024
 
 logger = logging.getLogger("plangym_like")
-# The classes for which `PickledSimulator.suggest_faster` was called.
+# The classes that `PickledSimulator._suggest_faster` has measured.
 _seen: set[type] = set()
 
 
@@ -256,7 +257,10 @@ class PickledSimulator(GymnasiumSimulator):
     def _run_trial(self) -> str:
         """Run the trial; its errors say that they are about a pickle."""
         try:
-            return super()._run_trial()
+            note = super()._run_trial()
+            if not note and not is_worker():
+                self._suggest_faster()
+            return note
         except StateFormatError as error:
             raise SnapshotError(f"a pickle of it cannot be loaded: {error.__cause__}") from error
         except SnapshotError:
@@ -270,10 +274,10 @@ class PickledSimulator(GymnasiumSimulator):
                 f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
             ) from error
 
-    def suggest_faster(self) -> None:
+    def _suggest_faster(self) -> None:
         """Log how much time ``state_attributes`` would save, if that is more than a step takes.
 
-        Each class is measured once, in a second copy of its environment, unless it is installed.
+        Each class is measured once. An installed one is not, because its user cannot change it.
         """
         kind = type(self.base)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
@@ -282,20 +286,12 @@ class PickledSimulator(GymnasiumSimulator):
         if file.startswith(sysconfig.get_path("purelib")):
             return
         _seen.add(kind)
-        # If a step of the copy fails, there is nothing to suggest.
-        with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
-            other = self.second_copy()
-            if other is None:
-                return
-            stack.callback(close_copy, other)
-            row: Row = np.zeros(other.payload_nbytes, np.uint8)
-            saving = min(
-                _seconds(lambda: other.read(row), lambda: other.write(row)) for _ in range(3)
-            )
-            space = copy.deepcopy(other.action_space)
-            space.seed(0)
-            action = space.sample()
-            step = _seconds(lambda: other.step(action, 1))
+        row: Row = np.zeros(self.payload_nbytes, np.uint8)
+        saving = min(_seconds(lambda: self.read(row), lambda: self.write(row)) for _ in range(3))
+        action = copy.deepcopy(self.action_space).sample()
+        # If the step fails, there is nothing to suggest.
+        with contextlib.suppress(Exception):
+            step = _seconds(lambda: self.step(action, 1))
             if saving > step:
                 logger.warning(
                     "%s is saved as a pickle. Stepping it from a state takes %.0f us here, %.0f us "

@@ -59,7 +59,7 @@ from plangym_like.states.random_state import make_generator
 from plangym_like.states.rows import Row, padded
 
 _NUMBER = np.dtype("<i8")
-_ONLY_TIME_LIMIT = TimeLimit, ("_elapsed_steps",)
+_STEPS = "_elapsed_steps"
 _NO_STEPS = -1
 _SLACK = 256  # bytes reserved for an attribute without a value yet
 
@@ -386,7 +386,7 @@ class WrapperState(WrapperValues):
     nbytes : int
         Bytes reserved for the state; 0 if no wrapper has state. Do not call `read` or `write` then.
     time_limit : gymnasium.wrappers.TimeLimit or None
-        The time limit, if no other wrapper has state. The state is then the number of steps that
+        The time limit, if there is one only. The state then begins with the number of steps that
         it has counted, a little-endian int64; -1 before the first reset.
 
     Raises
@@ -400,12 +400,19 @@ class WrapperState(WrapperValues):
         self.unordered = self.look_for_sets()
         self.time_limit: Any = None
         self.nbytes: int = 0
-        if [(owner.kind, owner.names) for owner in self.owners] == [_ONLY_TIME_LIMIT]:
-            self.time_limit = self.owners[0].locate()
-            self.nbytes = _NUMBER.itemsize
-        elif self.owners:
-            used = _NUMBER.itemsize + len(self.encoded())
-            self.nbytes = padded(capacity or self._needed(used))
+        limits = [each for each in self.owners if each.kind is TimeLimit]
+        if len(limits) == 1:
+            (limit,) = limits
+            self.time_limit, self.nbytes = limit.locate(), _NUMBER.itemsize
+            if limit.names is None:
+                limit.constant |= {_STEPS}
+            else:
+                self.owners.remove(limit)
+        # Where the state of the other wrappers begins: its length, and its bytes.
+        self._others_at = self.nbytes
+        if self.owners:
+            used = self.nbytes + _NUMBER.itemsize + len(self.encoded())
+            self.nbytes = padded(capacity or self.nbytes + self._needed(used))
             if used > self.nbytes:
                 raise self._too_small(used)
 
@@ -422,14 +429,16 @@ class WrapperState(WrapperValues):
         if self.time_limit is not None:
             steps = self.time_limit._elapsed_steps
             payload[:8].view(_NUMBER)[0] = _NO_STEPS if steps is None else steps
+        if not self.owners:
             return
+        place = payload[self._others_at : self.nbytes]
         data = self.encoded()
         end = _NUMBER.itemsize + len(data)
-        if end > self.nbytes:
-            raise self._too_small(end)
-        payload[:8].view(_NUMBER)[0] = len(data)
-        payload[8:end] = np.frombuffer(data, np.uint8)
-        payload[end : self.nbytes] = 0
+        if end > len(place):
+            raise self._too_small(self._others_at + end)
+        place[:8].view(_NUMBER)[0] = len(data)
+        place[8:end] = np.frombuffer(data, np.uint8)
+        place[end:] = 0
 
     def write(self, payload: Row) -> None:
         """Set the wrappers to the state in `payload`; they share no memory with it.
@@ -441,11 +450,11 @@ class WrapperState(WrapperValues):
         StateFormatError
             The payload is damaged; nothing has changed.
         """
+        values = self._payload(payload) if self.owners else []
         if self.time_limit is not None:
             steps = int(payload[:8].view(_NUMBER)[0])
             self.time_limit._elapsed_steps = None if steps == _NO_STEPS else steps
-            return
-        self.restore(self._payload(payload))
+        self.restore(values)
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the numbers in `payloads` ``(N, nbytes)`` by name, as arrays ``(N, ...)``.
@@ -453,19 +462,23 @@ class WrapperState(WrapperValues):
         ``elapsed_steps`` is the counter of the outermost `TimeLimit`; any other name is
         ``Wrapper.attribute``.
         """
+        found = {}
         if self.time_limit is not None:
             steps = np.ascontiguousarray(payloads[:, :8]).view(_NUMBER)[:, 0]
-            return {"elapsed_steps": steps.astype(np.int64)}
-        return columns_of([self._named(payload) for payload in payloads] if self.nbytes else [])
+            found["elapsed_steps"] = steps.astype(np.int64)
+        if not self.owners:
+            return found
+        return {**found, **columns_of([self._named(payload) for payload in payloads])}
 
     def _payload(self, payload: Row) -> list[Any]:
         """Decode the values of all owners from `payload`."""
-        used = int(payload[:8].view(_NUMBER)[0])
-        if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
+        place = payload[self._others_at : self.nbytes]
+        used = int(place[:8].view(_NUMBER)[0])
+        if not 0 <= used <= len(place) - _NUMBER.itemsize:
             raise StateFormatError(
                 "the wrappers' part of a state row is damaged: its length is wrong"
             )
-        return self.decoded(payload[8 : 8 + used].tobytes())
+        return self.decoded(place[8 : 8 + used].tobytes())
 
     def _named(self, payload: Row) -> dict[str, Any]:
         named: dict[str, Any] = {}
