@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -16,32 +16,15 @@ from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import ActionSampler, all_actions
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
-from plangym_like.planners.nodes import ROOT, Ints, Lineage
+from plangym_like.planners.nodes import ROOT
 from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
+from plangym_like.planners.walkers import Lineage, Walkers
 from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
-
-
-@stored
-class _Beam(NamedTuple):
-    """The states that are kept at one depth: their rows, scores and nodes in the lineage.
-
-    `legal` ``(n, A)`` says which actions are legal.
-    """
-
-    states: NDArray[np.uint8]
-    scores: NDArray[np.float64]
-    nodes: Ints
-    legal: Mask
-
-    @classmethod
-    def at(cls, state: Row, search: Search) -> _Beam:
-        """Return a beam of one state, the root."""
-        return cls(np.array(state)[None], np.zeros(1), np.array([ROOT]), search.legal_starts())
 
 
 @stored
@@ -51,7 +34,7 @@ class _Memory:
 
     lineage: Lineage
     width: int  # of the current search
-    beam: _Beam
+    beam: Walkers
     depth: int = 0  # of `beam`
     # The best score at which each key was in the beam.
     known: dict[Hashable, float] = field(default_factory=dict)
@@ -132,7 +115,7 @@ class BeamSearch(Planner):
         self._all = None if is_box else all_actions(env, self.name)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
-        return _Memory(Lineage(self.env), self.width, _Beam.at(state, search))
+        return _Memory(Lineage(self.env), self.width, Walkers.at(state, search))
 
     def _search(self, state: Row, search: Search) -> Plan:
         memory: _Memory = search.memory
@@ -141,7 +124,7 @@ class BeamSearch(Planner):
             if not len(memory.beam.nodes) or memory.depth == self.depth:
                 memory.exhausted = memory.complete
                 memory.width = min(2 * memory.width, sys.maxsize)  # larger ones are impossible
-                memory.beam, memory.known = _Beam.at(state, search), {}
+                memory.beam, memory.known = Walkers.at(state, search), {}
                 memory.depth, memory.complete = 0, True
             fit = search.fit(len(memory.beam.nodes), branches)
             if not search.has(fit * branches) or memory.exhausted:
@@ -157,9 +140,8 @@ class BeamSearch(Planner):
         beam, memory.depth = memory.beam, memory.depth + 1
         memory.complete = memory.complete and count == len(beam.nodes)
         parents, actions = self._branches(beam.legal[:count], search.rng)
-        step = search.step_batch(actions, beam.states[parents], self.dt)
-        scores = beam.scores[parents] + step.rewards
-        nodes = memory.lineage.record(beam.nodes[parents], actions, self.dt, step.rewards)
+        step, after = beam.take(parents).step(search, memory.lineage, actions, self.dt)
+        nodes, scores = after.nodes, after.scores
         over = step.terminateds | step.truncateds
         search.keep_episode(nodes, scores, over, memory.depth == self.depth)
         search.report(search.best.score, f"width {memory.width:,}, depth {memory.depth:,}")
@@ -169,9 +151,7 @@ class BeamSearch(Planner):
         alive = order[~over[order]]
         rows, are_all = _first_visits(keys, scores, alive, memory.known, memory.width)
         memory.complete = memory.complete and are_all and self._all is not None
-        memory.beam = _Beam(
-            step.states[rows], scores[rows], nodes[rows], search.legal_after(step)[rows]
-        )
+        memory.beam = after.take(rows)
 
     def _branches(
         self, legal: Mask, rng: np.random.Generator

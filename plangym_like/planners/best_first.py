@@ -16,82 +16,80 @@ from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import all_actions
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
+from plangym_like.planners.nodes import ROOT, Floats, Nodes
 from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
 from plangym_like.results import BatchTransition
-from plangym_like.states.rows import Row, States
+from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
 
 
 @stored
-class SearchGraph:
-    """Nodes that record a cheapest known path to each key. Node 0 is the root.
+class SearchGraph(Nodes):
+    """Every transition of a search, and the cheapest known path to each key. Node 0 is the root.
 
-    A cheaper path to a known key adds a new node, so a node's path never changes. Each node has its
-    cost from the root, and the action and reward of the step that leads to it. `goal` is the node
-    of the cheapest goal so far. `duplicates` counts transitions that led to a key that had been
-    reached at the same cost or less.
+    A node has the ``action`` and ``reward`` of its transition, whether it has ``ended`` the
+    episode, and the ``cost`` and ``score`` (sum of rewards) of its path, which never changes: a
+    cheaper path to a known key leads to another node. `goal` is the node of the cheapest goal so
+    far. `duplicates` counts transitions to a key that was reached at the same cost or less.
     """
 
     def __init__(self, state: Row, key: Any, legal: Mask) -> None:
-        self.costs, self.rewards, self.actions, self.ended = [0.0], [0.0], [-1], [False]
-        self._parents, self._scores = [-1], [0.0]
-        self._nodes = {} if key is None else {key: 0}  # the key of the root may not be known
-        self._rows = {0: (np.array(state), np.array(legal))}
+        numbers = ((name, float) for name in ("reward", "cost", "score"))
+        super().__init__(("action", np.intp), ("ended", bool), *numbers)
+        # The cheapest node of each key, and its cost; the key of the root may not be known.
+        self._known = {} if key is None else {key: (ROOT, 0.0)}
+        # The states of the nodes to expand, and the actions that are legal there.
+        self._rows = {ROOT: (np.array(state), np.array(legal))}
         self.goal: int | None = None
         self.best_cost = math.inf
         self.duplicates = 0
         # The best node while no goal is found: heuristic value, negated score and node number.
-        self._nearest = (math.inf, math.inf, 0)
+        self._nearest = (math.inf, math.inf, ROOT)
 
-    def add(
+    def grow(
         self,
-        parents: list[int],
+        step: BatchTransition,
         keys: list[Any],
-        states: States,
         legal: Mask,
-        *columns: NDArray[Any],
+        values: Floats,
+        goals: Mask,
+        **fields: Any,
     ) -> Iterator[tuple[int, float]]:
         """Add transitions in order; yield each new node that may lead to a cheaper goal.
 
-        The columns ``(N,)`` are the actions, rewards, costs and heuristic values, and whether
-        transitions reach a goal, and end the episode. The heuristic value is yielded, too.
+        `values` are the heuristic values ``(N,)``; that of the node is yielded, too.
         """
-        each = zip(parents, keys, *(column.tolist() for column in columns), strict=True)
-        for row, (parent, key, action, reward, cost, heuristic, is_goal, ended) in enumerate(each):
-            cost += self.costs[parent]
-            known = self._nodes.get(key)
-            is_known = not ended and known is not None and self.costs[known] <= cost
+        nodes = self.add(**fields)
+        self["cost"][nodes] += self["cost"][fields["parents"]]
+        self["score"][nodes] = self["score"][fields["parents"]] + fields["reward"]
+        columns = (self["cost"][nodes], self["score"][nodes], self["ended"][nodes], values, goals)
+        each = zip(nodes.tolist(), keys, *(column.tolist() for column in columns), strict=True)
+        for row, (node, key, cost, score, ended, heuristic, is_goal) in enumerate(each):
+            known, least = self._known.get(key, (-1, math.inf))
+            is_known = not ended and least <= cost
             leads_nowhere = not is_goal and (ended or is_known)
             self.duplicates += is_known and not is_goal
-            if leads_nowhere and self._nearest[2]:
-                continue
-            node, score = len(self.costs), self._scores[parent] + reward
-            value = math.inf if leads_nowhere else heuristic
-            self._nearest = min(self._nearest, (value, -score, node))
-            for column, item in (
-                *((self.costs, cost), (self.rewards, reward), (self.actions, action)),
-                *((self.ended, ended), (self._parents, parent), (self._scores, score)),
-            ):
-                column.append(item)
+            if not leads_nowhere or not self._nearest[2]:
+                value = math.inf if leads_nowhere else heuristic
+                self._nearest = min(self._nearest, (value, -score, node))
             if is_goal and cost < self.best_cost:
                 self.goal, self.best_cost = node, cost
             if is_goal or leads_nowhere:
                 continue
-            self._nodes[key] = node
-            if known is not None:
-                self._rows.pop(known, None)
+            self._known[key] = node, cost
+            self._rows.pop(known, None)
             if cost + heuristic < self.best_cost:
-                self._rows[node] = states[row].copy(), legal[row].copy()
+                self._rows[node] = step.states[row].copy(), legal[row].copy()
                 yield node, heuristic
 
     def is_open(self, node: int, heuristic: float) -> bool:
         """Return whether a node must still be expanded because it may lead to a cheaper goal."""
-        return node in self._rows and self.costs[node] + heuristic < self.best_cost
+        return node in self._rows and self["cost"][node] + heuristic < self.best_cost
 
-    def take(self, node: int) -> tuple[Row, Mask]:
+    def pop(self, node: int) -> tuple[Row, Mask]:
         """Remove and return the state of a node to expand, and which actions are legal there."""
         return self._rows.pop(node)
 
@@ -100,17 +98,9 @@ class SearchGraph:
         """The cheapest goal; without one, the node with the lowest heuristic value."""
         return self._nearest[2] if self.goal is None else self.goal
 
-    def path(self, node: int) -> list[int]:
-        """Return the nodes of the path from the root to a node, without the root."""
-        path = []
-        while node:
-            path.append(node)
-            node = self._parents[node]
-        return path[::-1]
-
     def score(self, node: int) -> float:
         """Return the sum of the rewards on the path to a node."""
-        return math.fsum(self.rewards[one] for one in self.path(node))
+        return math.fsum(self["reward"][self.path(node)])
 
 
 @stored
@@ -242,7 +232,7 @@ class BestFirst(Planner):
             search.has(0)
             found = memory.plan
         actions, rewards, ended, info = found
-        search.report(math.fsum(rewards), f"{len(memory.graph.costs):,} states")
+        search.report(math.fsum(rewards), f"{memory.graph.size:,} nodes")
         return search.plan(state, actions, rewards, self.dt, ended=ended, **info)
 
     def _find(self, memory: _Memory, search: Search) -> None:
@@ -263,7 +253,7 @@ class BestFirst(Planner):
             for _ in chosen:
                 heapq.heappop(queue)
             memory.expanded += len(chosen)
-            states, legal = zip(*(graph.take(node) for _, _, node in chosen), strict=True)
+            states, legal = zip(*(graph.pop(node) for _, _, node in chosen), strict=True)
             which, actions = np.concatenate(legal).reshape(len(chosen), num_actions).nonzero()
             parents = [chosen[place][2] for place in which.tolist()]
             rows = np.concatenate(states).reshape(len(chosen), -1)[which]
@@ -275,35 +265,35 @@ class BestFirst(Planner):
             if self.heuristic is not None:
                 values = _numbers("heuristic", self.heuristic(*situation), len(parents))
             costs, goals = _costs(self.cost, step), _goals(self.goal, step)
-            columns = (actions, step.rewards, costs, values, goals, ended)
-            for node, value in graph.add(
-                parents, keys, step.states, search.legal_after(step), *columns
-            ):
-                priority = self._priority(graph.costs[node], value)
+            legal_after = search.legal_after(step)
+            fields = {"parents": parents, "action": actions, "reward": step.rewards}
+            fields |= {"cost": costs, "ended": ended}
+            for node, value in graph.grow(step, keys, legal_after, values, goals, **fields):
+                priority = self._priority(float(graph["cost"][node]), value)
                 heapq.heappush(queue, (priority, value, node))
             if graph.goal is not None:
-                search.report(graph.score(graph.goal), f"{len(graph.costs):,} states")
+                search.report(graph.score(graph.goal), f"{graph.size:,} nodes")
 
     def _found(
         self, memory: _Memory
     ) -> tuple[NDArray[Any], NDArray[np.float64], bool, dict[str, Any]]:
         """Return the actions, rewards, end and info of the best plan."""
         graph = memory.graph
-        left = [graph.costs[node] + h for _, h, node in memory.queue if graph.is_open(node, h)]
+        waiting = [(node, h) for _, h, node in memory.queue if graph.is_open(node, h)]
+        left = [float(graph["cost"][node]) + h for node, h in waiting]
         path = graph.path(graph.best)
         info = {
             "solved": graph.goal is not None,
             "optimal": graph.goal is not None and not left,
-            "cost": graph.costs[graph.best],
+            "cost": float(graph["cost"][graph.best]),
             "bound": min([graph.best_cost, *left]),
             "exhausted": not left,
             "expanded": memory.expanded,
             "generated": memory.generated,
             "duplicates": graph.duplicates,
         }
-        actions = self.actions[[graph.actions[one] for one in path]]
-        rewards = np.array([graph.rewards[one] for one in path])
-        return actions, rewards, graph.ended[graph.best], info
+        actions, ended = self.actions[graph["action"][path]], bool(graph["ended"][graph.best])
+        return actions, graph["reward"][path], ended, info
 
 
 def _check_options(heuristic: Any, cost: Any, goal: Any) -> None:

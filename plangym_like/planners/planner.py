@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import isnan
-from typing import Any, ClassVar, NamedTuple, Self, Unpack
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import checkpoint as files
 from plangym_like.planners.action_sets import as_plan
-from plangym_like.planners.games import Game, Rules, Starts
+from plangym_like.planners.games import Game, Reads, Starts
 from plangym_like.planners.plan import CURVE, Plan, Spent, check_plan_env
 from plangym_like.planners.search import Best, Progress, Search, make_rng
 from plangym_like.results import ResetResult, Transition
@@ -57,8 +57,8 @@ class Planner(ABC):
     Parameters
     ----------
     env : PlanEnv
-    **rules
-        See `Rules`: functions that say which actions are legal, and who moves.
+    legal, to_play : callable, optional
+        Functions that say which actions are legal, and who moves; see `Rules`.
 
     Raises
     ------
@@ -88,9 +88,11 @@ class Planner(ABC):
         planner._given = args, kwargs  # for `save`
         return planner
 
-    def __init__(self, env: PlanEnv, **rules: Unpack[Rules]) -> None:
+    def __init__(
+        self, env: PlanEnv, *, legal: Reads | None = None, to_play: Reads | None = None
+    ) -> None:
         check_plan_env(self.name, env)
-        self.env, self._rules = env, rules
+        self.env, self._rules = env, (legal, to_play)
         self._game()  # raises if the rules cannot be used
         self._last: tuple[Row, Search] | None = None
         self._next_action: Any = None
@@ -163,7 +165,7 @@ class Planner(ABC):
         return search
 
     def _game(self) -> Game:
-        return Game(self.env, self.name, self._is_for_games, **self._rules)
+        return Game(self.env, self.name, self._is_for_games, *self._rules)
 
     def resume(
         self,
