@@ -7,8 +7,8 @@ Run it from anywhere; it continues where the last run has stopped::
 `UCT`, and `PUCT` with uniform priors and rollouts, play Connect Four and Othello; colours
 alternate. Both sides roll out random moves to the end of the game, keep no tree from one move to
 the next, and solve subtrees. The bot is the C++ one with ``uct_c=2``, which is ``explore=1`` in
-`UCT`, because returns of -1 to 1 are scaled to 0 to 1. Every game is one line of the file, with its
-moves.
+`UCT`, because returns of -1 to 1 are scaled to 0 to 1. `PUCT` has ``explore=4``: its default, 1.25,
+is for priors of a network. Every game is one line of the file, with its moves.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class _PUCT(_Simulations, planners.PUCT):
     pass
 
 
-SEARCHES: dict[str, Any] = {"UCT": _UCT, "PUCT": _PUCT}
+SEARCHES: dict[str, Any] = {"UCT": _UCT, "PUCT": partial(_PUCT, explore=4.0)}
 
 
 def play_games(
