@@ -38,7 +38,7 @@ help:
 	@echo "make fault-table  compare this package with other libraries under the same faults"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make site-test  build the documentation, and click through it in a headless Chromium"
-	@echo "make table  restore each family a thousand times, check everything installed, write docs/checked.md"
+	@echo "make table  restore each family a thousand times, check everything installed, write their tables"
 	@echo "make bench  compare this package with other libraries and redraw the published figures"
 	@echo "make test-all  make test with each of $(PYTHONS) that is installed"
 	@echo "make test-lowest  run every test with the oldest versions that setup.cfg allows (installs 6 GB)"
@@ -88,7 +88,7 @@ soak: .venv/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
 
 fault-table: .venv-bench/.bench
-	$(BENCH_BIN)/python benchmarks/fault_table.py
+	$(BENCH_BIN)/python benchmarks/faults.py
 
 docs: .venv/.test
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -106,11 +106,11 @@ bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/ray_bench.py
 	$(BENCH_BIN)/python benchmarks/mujoco_bench.py
 	$(BENCH_BIN)/python benchmarks/one_step.py
+	$(BENCH_BIN)/python benchmarks/saving.py
+	$(BENCH_BIN)/python benchmarks/wrappers.py
 	$(BENCH_BIN)/python benchmarks/vector.py
-	$(BENCH_BIN)/python benchmarks/first_second.py
 	$(BENCH_BIN)/python benchmarks/many_workers.py
 	$(BENCH_BIN)/python benchmarks/planner_time.py
-	$(BENCH_BIN)/python docs/copy_table.py
 
 # Each interpreter in a copy of its own, because .venv belongs to one of them.
 test-all:

@@ -32,12 +32,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     panels = list(axes.flat)
     for panel, task in zip(panels, results["throughput"], strict=False):
         _bars(panel, task)
-    for panel in panels[len(results["throughput"]) : 3]:
-        panel.set_axis_off()
-    if "never_slower" in results:
-        _batch_sizes(panels[3], results["never_slower"]["ours"])
-    else:
-        panels[3].set_axis_off()
+    _batch_sizes(panels[3], results["parallel_over_serial"]["plangym_like"])
     handles = [Rectangle((0, 0), 1, 1, color=color) for _, color in GROUPS.values()]
     labels = [label for label, _ in GROUPS.values()]
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
@@ -64,9 +59,6 @@ def best_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _bars(axes: Any, task: Mapping[str, Any]) -> None:
     rows = best_rows(task["rows"])
     axes.set_title(task["title"], loc="left", fontsize=10)
-    if not rows:
-        axes.set_axis_off()
-        return
     rates = [row["rate"] for row in rows]
     positions = range(len(rows))
     axes.barh(positions, rates, color=[GROUPS[row["group"]][1] for row in rows], height=0.7)

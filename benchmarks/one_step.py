@@ -11,21 +11,17 @@ installed, its column stays empty. Figures are medians, in microseconds per step
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from bench import machine
-from tables import table
+from harness import in_turn, measured_on, medians, parser, publish, table
 
 import plangym_like
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 POOL = 200
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole": ("CartPole-v1", {}),
@@ -123,65 +119,44 @@ def microseconds(step: Step, indices: list[int]) -> float:
     return statistics.median(taken) * 1e6
 
 
-def measure(job: str, rounds: int, steps: int) -> dict[str, dict[str, float]]:
-    """Return medians by column, for states at random and for one state again and again."""
+def measure(job: str, rounds: int, steps: int) -> dict[str, float]:
+    """Return medians by column, for states at random."""
     columns, envs = contenders(job)
     chance = random.Random(1)
-    taken: dict[str, dict[str, list[float]]] = {
-        label: {"pool": [], "one state": []} for label in columns
+    calls = {
+        label: partial(lambda s: microseconds(s, [chance.randrange(POOL) for _ in range(steps)]), s)
+        for label, s in columns.items()
     }
-    for step in columns.values():  # first calls may be slower
-        microseconds(step, [chance.randrange(POOL) for _ in range(400)])
-    for _ in range(rounds):
-        order = list(columns)
-        chance.shuffle(order)
-        for label in order:
-            pool = [chance.randrange(POOL) for _ in range(steps)]
-            taken[label]["pool"].append(microseconds(columns[label], pool))
-            taken[label]["one state"].append(microseconds(columns[label], [7] * steps))
+    in_turn(calls, 2)  # first calls may be slower
+    found = medians(in_turn(calls, rounds))
     for env in envs:
         env.close()
-    return {
-        label: {kind: round(statistics.median(values), 2) for kind, values in kinds.items()}
-        for label, kinds in taken.items()
-    }
+    return found
 
 
-def page(figures: dict[str, dict[str, dict[str, float]]]) -> str:
-    """Return the figures of states from the pool as a table in Markdown."""
+def page(figures: dict[str, dict[str, float]]) -> str:
+    """Return the figures as a table in Markdown."""
     rows = []
     for job, columns in figures.items():
         name = JOBS[job][0].removeprefix("ALE/")
         for call, suffix in (("step", ""), ("step_batch", ", step_batch")):
             labels = [f"ours{suffix}", f"ours, 2 workers{suffix}", f"plangym{suffix}"]
             found = [columns.get(label) for label in (*labels, "" if suffix else "raw loop")]
-            told = ["" if each is None else f"{each['pool']:.1f}" for each in found]
+            told = ["" if each is None else f"{each:.1f}" for each in found]
             rows.append((name, f"`{call}`" + ", one row" * bool(suffix), *told))
-    here = machine()
     head = ("environment", "call", "ours", "ours, 2 workers", "plangym", "raw emulator loop")
-    where = f"{here['cores']} cores ({here['cpu']})"
-    measured = f"Measured on {where}, slices interleaved, with audits, as in make."
-    return "\n".join([f"{measured} Medians, in microseconds.", "", *table(head, rows)])
+    told_how = f"{measured_on()}, slices interleaved, with audits, as in make."
+    return "\n".join([f"{told_how} Medians, in microseconds.", "", *table(head, rows)])
 
 
 def main() -> None:
     """Measure all jobs, print them, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a rough look; writes nothing")
-    parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
-    chosen = parser.parse_args()
+    chosen = parser(__doc__).parse_args()
     rounds, steps = (5, 200) if chosen.quick else (21, 400)
-    figures = {}
-    for job in chosen.jobs:
-        figures[job] = measure(job, rounds, steps)
-        for label, kinds in figures[job].items():
-            told = ", ".join(f"{kind} {value:.1f} us" for kind, value in kinds.items())
-            print(f"{job:13s} {label:28s} {told}", flush=True)
+    figures = {job: measure(job, rounds, steps) for job in JOBS}
+    print(page(figures))
     if not chosen.quick:
-        FIGURES.mkdir(exist_ok=True)
-        path = FIGURES / "one_step.json"
-        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        (FIGURES / "one_step.md").write_text(page(figures), encoding="utf-8")
+        publish("one_step", figures, page(figures))
 
 
 if __name__ == "__main__":

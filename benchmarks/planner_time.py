@@ -1,7 +1,7 @@
 """Measure what fraction of a search each planner spends outside the environment.
 
     python benchmarks/planner_time.py           # all; writes docs/figures/planner_time.json and .md
-    python benchmarks/planner_time.py --seconds 3 UCT IW
+    python benchmarks/planner_time.py --quick UCT IW    # a rough look; writes nothing
 
 Each environment has two workers, and each planner plans for the same time, with the options in
 ``PLANNERS``. The time outside the environment is `plan.spent.seconds` minus
@@ -10,19 +10,16 @@ Each environment has two workers, and each planner plans for the same time, with
 
 from __future__ import annotations
 
-import argparse
 import cProfile
-import json
 import pstats
 from pathlib import Path
 from typing import Any
 
-import tables
+from harness import parser, publish, table
 
 import plangym_like
 from plangym_like import planners
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 ENVS: dict[str, dict[str, Any]] = {
     "ALE/MsPacman-v5": {"obs_type": "ram"},
     "HalfCheetah-v5": {},
@@ -82,33 +79,29 @@ def _longest(profile: cProfile.Profile) -> str:
     return max(found)[1]
 
 
-def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
+def page(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Return the figures as a table in Markdown."""
     lines = []
     for env_id, rows in found.items():
         for name, row in rows.items():
             speed, part = f"{row['transitions_per_second']:,}", f"{row['outside']:.1%}"
             lines.append((env_id, name, speed, part, f"`{row['most_in']}`"))
-    return "\n".join(tables.table(TITLES, lines))
+    return "\n".join(table(TITLES, lines))
 
 
 def main() -> None:
     """Measure, print, and write the figures if all planners were measured."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("planners", nargs="*", metavar="PLANNER")
-    parser.add_argument("--seconds", type=float, default=8.0)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("planners", nargs="*", metavar="PLANNER")
+    chosen = options.parse_args()
+    seconds = 1.0 if chosen.quick else 8.0
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for env_id, wanted in PLANNERS.items():
-        found[env_id] = {
-            name: measure(env_id, name, arguments.seconds)
-            for name in wanted
-            if not arguments.planners or name in arguments.planners
-        }
-    print(table(found), end="")
-    if not arguments.planners:
-        FIGURES.joinpath("planner_time.json").write_text(json.dumps(found, indent=1) + "\n")
-        FIGURES.joinpath("planner_time.md").write_text(table(found))
+        names = [name for name in wanted if not chosen.planners or name in chosen.planners]
+        found[env_id] = {name: measure(env_id, name, seconds) for name in names}
+    print(page(found))
+    if not chosen.quick and not chosen.planners:
+        publish("planner_time", found, page(found))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tables import table
+from harness import table
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results.md"
 BEGIN = "<!-- what follows is written by benchmarks/results_page.py -->"

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import far_node
 import numpy as np
+from contenders.ours import start_far_node
 
 import plangym_like
 
@@ -120,7 +120,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.getLogger("plangym_like").setLevel(logging.ERROR)
     if arguments.ray:
-        far_node.start(1, 200 << 20, cores_here=1)
+        start_far_node(1, 200 << 20, cores_here=1)
     rng, chance = np.random.default_rng(arguments.seed), random.Random(arguments.seed)
     pairs = [Pair(name, kwargs, ray=arguments.ray) for name, kwargs in GAMES]
     over, kills = threading.Event(), [0]

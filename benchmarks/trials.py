@@ -11,22 +11,19 @@ What was found is kept in ``docs/figures/trials.json``, and ``docs/figures/trial
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-import pathlib
 import re
 import sys
 import time
 from typing import Any
 
 import numpy as np
+from harness import known, parser, publish, table
 
 import plangym_like
 from plangym_like.errors import MissingExtraError
 from plangym_like.snapshots.trial import compare_outcomes, outcome_of
 
-FIGURES = pathlib.Path(__file__).resolve().parent.parent / "docs" / "figures"
 FAMILIES = {
     "Atari": "ALE/MsPacman-v5",
     "Atari, settled before restores": "ALE/Qbert-v5",
@@ -89,37 +86,36 @@ def _play(env: Any, seed: int, length: int) -> tuple[list[Any], list[Any], list[
     return actions, seen, rows
 
 
+def page(found: dict[str, dict[str, Any]]) -> str:
+    """Return the figures as a table in Markdown."""
+    keys = ("trials", "steps", "different_outcomes", "different_state_bytes")
+    rows = [
+        (family, f"`{one['id']}`", one["snapshot"], *(f"{one[key]:,}" for key in keys))
+        for family, one in found.items()
+    ]
+    head = ("family", "environment", "saved by", "restores", "steps compared")
+    return "\n".join(table((*head, "outcomes that differ", "bytes of states that differ"), rows))
+
+
 def main() -> int:
     """Try, keep, write; the status is 1 if a byte differs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="a regular expression that families must match")
-    parser.add_argument("--trials", type=int, default=1000, help="restores for each (1000)")
-    options = parser.parse_args()
-    path = FIGURES / "trials.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    options = parser(__doc__)
+    options.add_argument("--only", default="", help="a regular expression that families must match")
+    chosen = options.parse_args()
+    found = known("trials")
     for family, name in FAMILIES.items():
-        if not re.search(options.only, family):
+        if not re.search(chosen.only, family):
             continue
         try:
-            found = known[family] = try_out(name, options.trials)
+            found[family] = try_out(name, 50 if chosen.quick else 1000)
         except MissingExtraError as error:
             print(f"{family}: {error}")
             continue
-        print(f"{family}: {found}", flush=True)
-    known = {family: known[family] for family in FAMILIES if family in known}
-    path.write_text(json.dumps(known, indent=1) + "\n")
-    heads = ("family", "environment", "saved by", "restores", "steps compared")
-    heads = (*heads, "outcomes that differ", "bytes of states that differ")
-    lines = [f"| {' | '.join(heads)} |\n", f"|{' --- |' * 3}{' ---: |' * 4}\n"]
-    for family, found in known.items():
-        counts = (
-            f"{found[key]:,}"
-            for key in ("trials", "steps", "different_outcomes", "different_state_bytes")
-        )
-        cells = [family, f"`{found['id']}`", found["snapshot"], *counts]
-        lines.append(f"| {' | '.join(cells)} |\n")
-    (FIGURES / "trials.md").write_text("".join(lines))
-    differ = (one["different_outcomes"] + one["different_state_bytes"] for one in known.values())
+        print(f"{family}: {found[family]}", flush=True)
+    found = {family: found[family] for family in FAMILIES if family in found}
+    if not chosen.quick:
+        publish("trials", found, page(found))
+    differ = (one["different_outcomes"] + one["different_state_bytes"] for one in found.values())
     return int(any(differ))
 
 

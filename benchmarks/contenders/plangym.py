@@ -40,12 +40,6 @@ def make(job: Job, *, n_workers: int | None, **where: Any) -> Any:
     return plangym.make(job.env_id, n_workers=n_workers, frameskip=1, **options, **where)
 
 
-def first_batch(env: Any, job: Job) -> None:
-    """Do the first batch of a fresh environment."""
-    state, _, _ = env.reset()
-    env.step_batch(actions=[0] * job.count, states=[state] * job.count)
-
-
 def _roots(env: Any, job: Job) -> tuple[list[Any], int]:
     import numpy as np
 

@@ -1,34 +1,40 @@
-"""Inject one fault into one library in this process; `fault_table.py` runs this script."""
+"""Inject the same faults into this package and its rivals, each in a new process.
+
+    python benchmarks/faults.py            # writes docs/figures/faults.json and faults.md
+    python benchmarks/faults.py --quick    # this package alone; writes nothing
+
+The script starts itself for each cell of the table, as ``faults.py LIBRARY FAULT``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.metadata
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import psutil
+from harness import known, parser, publish, table
 
+START_LIMIT, LIMIT = 120.0, 12.0
+VERSIONS = ("plangym", "gymnasium", "stable_baselines3", "envpool", "numpy")
 NUM = 4
-KILL, CRASH, HANG, IN_C, TWO, LOCKED, SLOW = range(90, 97)
+CRASH, HANG, LOCKED, SLOW = range(90, 94)
 TIMEOUT = 1.0
 
 Outcome = tuple[bool, str]
-
-
-class TwoArguments(Exception):
-    """Pickles, but cannot be loaded again."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"{code}: {text}")
 
 
 class Locked(Exception):
@@ -52,16 +58,10 @@ class Echo(gymnasium.Env):
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        if action == KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
         if action == CRASH:
             ctypes.string_at(0)
         if action == HANG:
-            time.sleep(600)
-        if action == IN_C:
             ctypes.PyDLL(None).sleep(600)
-        if action == TWO:
-            raise TwoArguments(3, "text")
         if action == LOCKED:
             raise Locked
         if action == SLOW:
@@ -72,6 +72,8 @@ class Echo(gymnasium.Env):
 
 class Ours:
     """plangym_like, isolated lanes."""
+
+    module = "plangym_like"
 
     def __init__(self) -> None:
         import plangym_like
@@ -93,6 +95,8 @@ class Ours:
 
 class Plangym:
     """plangym's ParallelEnv."""
+
+    module = "plangym"
 
     def __init__(self) -> None:
         from plangym.core import PlangymEnv
@@ -125,6 +129,8 @@ class Plangym:
 class Gym:
     """Gymnasium's AsyncVectorEnv."""
 
+    module = "gymnasium"
+
     def __init__(self) -> None:
         self.env = gymnasium.vector.AsyncVectorEnv([Echo] * NUM)
         self.env.reset(seed=0)
@@ -142,6 +148,8 @@ class Gym:
 
 class SB3:
     """Stable-Baselines3's SubprocVecEnv."""
+
+    module = "stable_baselines3"
 
     def __init__(self) -> None:
         from stable_baselines3.common.vec_env import SubprocVecEnv
@@ -162,6 +170,8 @@ class SB3:
 class EnvPool:
     """EnvPool, which has environments of its own, in threads of this process."""
 
+    module = "envpool"
+
     def __init__(self) -> None:
         import envpool
 
@@ -175,7 +185,7 @@ class EnvPool:
         self.env.close()
 
 
-LIBRARIES: dict[str, type] = {
+LIBRARIES: dict[str, Any] = {
     "plangym_like": Ours,
     "plangym": Plangym,
     "AsyncVectorEnv": Gym,
@@ -276,7 +286,7 @@ def close_while_it_hangs(env: Any) -> Outcome:
     if isinstance(env, EnvPool):
         return False, "cannot be done to it: it runs no Python environments"
     before = psutil.Process().children(recursive=True)
-    env.begin([1, IN_C, 3, 4])
+    env.begin([1, HANG, 3, 4])
     time.sleep(0.5)
     begun = time.perf_counter()
     _, error = told(env.close)
@@ -312,10 +322,7 @@ def kill_the_parent(library: str, action: int) -> Outcome:
 FAULTS: dict[str, Callable[[Any], Outcome]] = {
     "a worker is killed (SIGKILL) between two steps": kill_a_worker,
     "a row crashes its simulator (SIGSEGV)": with_action(CRASH),
-    "a row kills its process (SIGKILL)": with_action(KILL),
-    "a row hangs; the timeout is 1 s": with_action(HANG, TIMEOUT),
-    "a row hangs in C with the GIL held; the timeout is 1 s": with_action(IN_C, TIMEOUT),
-    "an exception that cannot be loaded again": with_action(TWO),
+    "a row hangs in C with the GIL held; the timeout is 1 s": with_action(HANG, TIMEOUT),
     "an exception that cannot be pickled": with_action(LOCKED),
     "Ctrl-C within a step": press_ctrl_c,
     "a step is begun, its answer never taken": drop_an_answer,
@@ -324,29 +331,124 @@ FAULTS: dict[str, Callable[[Any], Outcome]] = {
 }
 DEATHS = {
     "the parent is killed (SIGKILL), workers idle": 0,
-    "the parent is killed (SIGKILL), a worker stuck in C": IN_C,
+    "the parent is killed (SIGKILL), a worker stuck in C": HANG,
 }
 
 
-def main() -> None:
-    """``fault_injection.py LIBRARY FAULT`` prints ``ready``, does it, and prints ``ok|text``."""
-    library, fault = sys.argv[1:3]
-    if library == "parent":
-        env = LIBRARIES[fault]()
-        print("ready", flush=True)
-        action = int(sys.argv[3])
-        if action and not isinstance(env, EnvPool):
-            env.step([1, action, 3, 4])
-        time.sleep(60)
-    elif fault in DEATHS:
+def inject(library: str, fault: str) -> None:
+    """Print ``ready``, inject the fault, and print ``fine|text``."""
+    if fault in DEATHS:
         fine, text = kill_the_parent(library, DEATHS[fault])
-        print(f"{int(fine)}|{text}", flush=True)
     else:
         env = LIBRARIES[library]()
         print("ready", flush=True)
         fine, text = FAULTS[fault](env)
-        print(f"{int(fine)}|{text}", flush=True)
+    print(f"{int(fine)}|{text}", flush=True)
     os._exit(0)
+
+
+def be_the_parent(library: str, action: int) -> None:
+    """Open a library, begin the action if there is one, and wait to be killed."""
+    env = LIBRARIES[library]()
+    print("ready", flush=True)
+    if action and not isinstance(env, EnvPool):
+        env.step([1, action, 3, 4])
+    time.sleep(60)
+
+
+def measure(library: str, fault: str) -> dict[str, Any]:
+    """Return what became of one library under one fault."""
+    # Into a file: orphans would hold a pipe open.
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            [sys.executable, __file__, library, fault],
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        )
+        in_time = True
+        try:
+            wait_until_ready(process, output)
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            in_time = False
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        said = output.read().splitlines()
+    if not in_time:
+        what = said[-1].partition("|")[2] if "|" in said[-1] else "no answer"
+        return {"fine": False, "what": f"{what} within {LIMIT:.0f} s"}
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        return {"fine": False, "what": f"the whole program died ({name})"}
+    if not said or "|" not in said[-1]:
+        return {"fine": False, "what": "the whole program ended without a word"}
+    fine, _, what = said[-1].partition("|")
+    return {"fine": fine == "1", "what": what}
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], output: Any) -> None:
+    """Wait until the library's processes are ready; that may take seconds and is not measured."""
+    until = time.monotonic() + START_LIMIT
+    while process.poll() is None and os.fstat(output.fileno()).st_size == 0:
+        if time.monotonic() > until:
+            raise RuntimeError(f"{process.args} is not ready within {START_LIMIT:.0f} s")
+        time.sleep(0.05)
+
+
+def mark(cell: dict[str, Any]) -> str:
+    """Return the sign of a cell."""
+    if cell["what"].startswith("cannot be done"):
+        return "n/a"
+    return "✅" if cell["fine"] else "❌"
+
+
+def page(faults: dict[str, dict[str, Any]]) -> str:
+    """Return the results as Markdown."""
+    versions = []
+    for name in VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    libraries = [name for name in LIBRARIES if all(name in cells for cells in faults.values())]
+    rows = [
+        (
+            fault,
+            *(f"{mark(cells[name])} {cells[name]['what'].replace('|', '/')}" for name in libraries),
+        )
+        for fault, cells in faults.items()
+    ]
+    lines = [
+        f"Measured with `make fault-table`; {', '.join(versions)}.",
+        "✅: as one would wish; ❌: not, n/a: cannot be done to it.",
+        "",
+        *table(("fault", *libraries), rows),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure every cell and write the table; results of missing libraries are kept."""
+    if sys.argv[1:2] == ["parent"]:
+        be_the_parent(sys.argv[2], int(sys.argv[3]))
+    if sys.argv[1:2] and sys.argv[1] in LIBRARIES:
+        inject(*sys.argv[1:3])
+    chosen = parser(__doc__).parse_args()
+    kept = known("faults").get("faults", {})
+    results: dict[str, dict[str, Any]] = {}
+    for fault in (*FAULTS, *DEATHS):
+        results[fault] = dict(kept.get(fault, {}))
+        for library in ["plangym_like"] if chosen.quick else LIBRARIES:
+            if importlib.util.find_spec(LIBRARIES[library].module) is None:
+                continue
+            cell = results[fault][library] = measure(library, fault)
+            said = "fine" if cell["fine"] else "bad"
+            print(f"{said:4} {library:15} {fault}: {cell['what']}", flush=True)
+    if not chosen.quick:
+        publish("faults", {"limit_seconds": LIMIT, "faults": results}, page(results))
 
 
 if __name__ == "__main__":
