@@ -71,9 +71,6 @@ def entries(task: Task, *, quick: bool = False) -> list[Entry]:
         Entry("raw", f"{CORES} raw loops at once", "raw", "raw", {"processes": CORES}),
         Entry("raw_one", "one raw loop", "raw", "raw", {"processes": 1}),
     ]
-    if atari:
-        label = f"{CORES} raw loops that keep results"
-        found.append(Entry("raw_keep", label, "raw", "raw", {"processes": CORES, "keep": True}))
     for n_workers in (None, CORES) if quick else (None, CORES, 2 * CORES):
         label = f"plangym, {'serial' if n_workers is None else f'{n_workers} workers'}"
         options: dict[str, Any] = {"n_workers": n_workers}
@@ -162,6 +159,19 @@ def parallel_over_serial(
     return found
 
 
+def one_row(task: Task, rounds: int, seconds: float, **shared: Any) -> dict[str, float]:
+    """Return the microseconds of a step of one state, by contender."""
+    found = [Entry("raw", "raw loop", "raw", "raw", {"processes": 1})]
+    for module, name in (("ours", "plangym_like"), ("plangym", "plangym")):
+        for call, single in (("step(a, state=s)", True), ("step_batch", False)):
+            options = {"n_workers": None, "single": single}
+            found.append(Entry(f"{module}, {call}", f"{name}, `{call}`", module, "ours", options))
+    with Contest(found, {**task.job, "count": 200}, **shared) as contest:
+        contest.run(rounds=rounds, seconds=seconds, count=1)
+    figures = contest.figures.values()
+    return {each.entry.label: round(1e6 / each.median, 1) for each in figures if each.median}
+
+
 def rows_of(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the rows of one task's table."""
     found = []
@@ -183,7 +193,13 @@ def page(results: Mapping[str, Any]) -> str:
         for job, ratios in jobs.items()
     ]
     parts += ["**Parallel divided by serial, by rows in a batch**", ""]
-    return "\n".join([*parts, *table(("library", "job", *SIZES), rows)])
+    parts += table(("library", "job", *SIZES), rows)
+    singly = results["one_row"]
+    labels = dict.fromkeys(label for times in singly.values() for label in times)
+    rows = [(label, *(times.get(label, "") for times in singly.values())) for label in labels]
+    parts += ["**One state at a time, microseconds of a step**", ""]
+    parts += table(("contender", *singly), rows)
+    return "\n".join(parts)
 
 
 def main() -> None:
@@ -199,6 +215,7 @@ def main() -> None:
         "versions": shared["versions"],
         "throughput": [],
         "parallel_over_serial": {"plangym_like": {}, "plangym": {}},
+        "one_row": {},
     }
     for task in TASKS:
         if options.only and task.key not in options.only:
@@ -206,6 +223,7 @@ def main() -> None:
         with Contest(entries(task, quick=options.quick), task.job, **shared) as contest:
             contest.run(rounds=rounds, seconds=seconds)
         record = record_of(task, contest.figures)
+        results["one_row"][task.key] = one_row(task, batch_rounds, batch_seconds, **shared)
         results["throughput"].append(record)
         print(*rows_of(record), *warnings_of(record), sep="\n", flush=True)
         for library, jobs in results["parallel_over_serial"].items():

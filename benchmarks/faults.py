@@ -29,7 +29,7 @@ import psutil
 from harness import known, parser, publish, table
 
 START_LIMIT, LIMIT = 120.0, 12.0
-VERSIONS = ("plangym", "gymnasium", "stable_baselines3", "envpool", "numpy")
+VERSIONS = ("plangym", "gymnasium", "stable_baselines3", "numpy")
 NUM = 4
 CRASH, HANG, LOCKED, SLOW = range(90, 94)
 TIMEOUT = 1.0
@@ -167,30 +167,11 @@ class SB3:
         self.env.close()
 
 
-class EnvPool:
-    """EnvPool, which has environments of its own, in threads of this process."""
-
-    module = "envpool"
-
-    def __init__(self) -> None:
-        import envpool
-
-        self.env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=NUM, num_threads=2)
-        self.env.reset()
-
-    def step(self, actions: Any, timeout: float | None = None) -> list[int]:
-        return [len(row) for row in self.env.step(np.array(actions, np.int32))[0]]
-
-    def close(self) -> None:
-        self.env.close()
-
-
 LIBRARIES: dict[str, Any] = {
     "plangym_like": Ours,
     "plangym": Plangym,
     "AsyncVectorEnv": Gym,
     "SubprocVecEnv": SB3,
-    "EnvPool": EnvPool,
 }
 
 
@@ -211,8 +192,6 @@ def then_right(env: Any, error: str) -> Outcome:
     result, failure = told(lambda: env.step([5, 6, 7, 8]))
     if failure:
         return False, f"{error}; next step: {failure}"
-    if isinstance(env, EnvPool):
-        return True, f"{error}; next step runs"
     if result != [5, 6, 7, 8]:
         return False, f"{error}; next step answers {result} to [5, 6, 7, 8]"
     return True, f"{error}; next step right"
@@ -220,8 +199,6 @@ def then_right(env: Any, error: str) -> Outcome:
 
 def with_action(action: int, timeout: float | None = None) -> Callable[[Any], Outcome]:
     def run(env: Any) -> Outcome:
-        if isinstance(env, EnvPool):
-            return False, "cannot be done to it: it runs no Python environments"
         _, error = told(lambda: env.step([1, action, 3, 4], timeout))
         return then_right(env, error or "no error")
 
@@ -229,12 +206,6 @@ def with_action(action: int, timeout: float | None = None) -> Callable[[Any], Ou
 
 
 def kill_a_worker(env: Any) -> Outcome:
-    if isinstance(env, EnvPool):
-        thread = max(int(name) for name in os.listdir("/proc/self/task"))
-        libc = ctypes.CDLL(None)
-        libc.syscall(234, os.getpid(), thread, signal.SIGKILL)  # tgkill
-        time.sleep(1)
-        return then_right(env, "a thread killed")
     env.step([1, 2, 3, 4])
     victims = [p for p in psutil.Process().children(recursive=True) if _is_worker(p)]
     victims[-1].kill()
@@ -254,28 +225,18 @@ def _is_worker(process: psutil.Process) -> bool:
 def press_ctrl_c(env: Any) -> Outcome:
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, 0.3)
-    if isinstance(env, EnvPool):
-
-        def play() -> None:
-            while True:
-                env.step([0, 1, 0, 1])
-
-        return then_right(env, told(play)[1])
     _, error = told(lambda: env.step([1, SLOW, 3, 4]))
     return then_right(env, error or "no error")
 
 
 def give_a_wrong_action(env: Any) -> Outcome:
-    wrong = -1 if not isinstance(env, EnvPool) else 7
-    result, error = told(lambda: env.step([1, wrong, 3, 4]))
+    result, error = told(lambda: env.step([1, -1, 3, 4]))
     if not error:
         return False, f"taken without a word, {len(result)} rows come back"
     return then_right(env, error)
 
 
 def drop_an_answer(env: Any) -> Outcome:
-    if isinstance(env, EnvPool):
-        return False, "cannot be done to it: its environments do not tell what they were given"
     env.begin([1, 2, 3, 4])
     fine, text = then_right(env, "begun")
     # To refuse the next step is as good as to answer it.
@@ -283,8 +244,6 @@ def drop_an_answer(env: Any) -> Outcome:
 
 
 def close_while_it_hangs(env: Any) -> Outcome:
-    if isinstance(env, EnvPool):
-        return False, "cannot be done to it: it runs no Python environments"
     before = psutil.Process().children(recursive=True)
     env.begin([1, HANG, 3, 4])
     time.sleep(0.5)
@@ -351,7 +310,7 @@ def be_the_parent(library: str, action: int) -> None:
     """Open a library, begin the action if there is one, and wait to be killed."""
     env = LIBRARIES[library]()
     print("ready", flush=True)
-    if action and not isinstance(env, EnvPool):
+    if action:
         env.step([1, action, 3, 4])
     time.sleep(60)
 
@@ -400,13 +359,6 @@ def wait_until_ready(process: subprocess.Popen[bytes], output: Any) -> None:
         time.sleep(0.05)
 
 
-def mark(cell: dict[str, Any]) -> str:
-    """Return the sign of a cell."""
-    if cell["what"].startswith("cannot be done"):
-        return "n/a"
-    return "✅" if cell["fine"] else "❌"
-
-
 def page(faults: dict[str, dict[str, Any]]) -> str:
     """Return the results as Markdown."""
     versions = []
@@ -417,13 +369,16 @@ def page(faults: dict[str, dict[str, Any]]) -> str:
     rows = [
         (
             fault,
-            *(f"{mark(cells[name])} {cells[name]['what'].replace('|', '/')}" for name in libraries),
+            *(
+                f"{'✅' if cells[name]['fine'] else '❌'} {cells[name]['what'].replace('|', '/')}"
+                for name in libraries
+            ),
         )
         for fault, cells in faults.items()
     ]
     lines = [
         f"Measured with `make fault-table`; {', '.join(versions)}.",
-        "✅: as one would wish; ❌: not, n/a: cannot be done to it.",
+        "✅: as one would wish; ❌: not.",
         "",
         *table(("fault", *libraries), rows),
     ]

@@ -104,9 +104,7 @@ def run_tests(sources: Path, file: str) -> dict[str, Any]:
         }
         command = [sys.executable, "-m", "pytest", file, "-q", "-p", "no:cacheprovider"]
         command += ["--tb=short", "--timeout", "300", "-W", "ignore", f"--junitxml={report}"]
-        done = subprocess.run(
-            command, cwd=folder, env=environ, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
         if not report.exists():
             raise SystemExit(f"pytest did not run {file}:\n{done.stdout[-3000:]}")
         cases = list(ElementTree.parse(report).iter("testcase"))

@@ -223,13 +223,6 @@ def _speed(records: Records) -> list[str]:
             "",
             *table(("controller", "plans/s", "transitions/s"), rows),
         ]
-    if record := records.get("speed/UCT"):
-        rows = [(row["search"], f"{row['transitions_per_second']:,}") for row in record["rows"]]
-        lines += [
-            f"One plan for CartPole: 200 descents; load {record['load']}.",
-            "",
-            *table(("search", "transitions/s"), rows),
-        ]
     return lines
 
 

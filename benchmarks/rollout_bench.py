@@ -22,7 +22,7 @@ from harness import machine, publish, table
 from interleave import Contest, Entry, contest_parser, interpreters, method
 
 LANES, WORKERS = 16, 2
-CART_POLE = (
+ENTRIES = (
     Entry("ours", "plangym_like, multi, 2 workers", "ours_rollout", "ours", {"workers": WORKERS}),
     Entry(
         "ours_critic",
@@ -47,89 +47,59 @@ CART_POLE = (
         {"workers": WORKERS},
     ),
 )
-TASKS: dict[str, tuple[str, dict[str, Any], tuple[Entry, ...]]] = {
-    "cartpole": (
-        "CartPole, 16 environments, a policy of 64 units",
-        {"env_id": "CartPole-v1", "obs_type": None, "count": LANES},
-        CART_POLE,
-    ),
-    "atari": (
-        "Breakout, 16 environments, 4 frames of 84 x 84, random actions",
-        {"env_id": "ALE/Breakout-v5", "obs_type": None, "count": LANES},
-        tuple(entry for entry in CART_POLE if entry.key in ("ours", "bare")),
-    ),
-}
+TITLE = "CartPole, 16 environments, a policy of 64 units"
+JOB = {"env_id": "CartPole-v1", "obs_type": None, "count": LANES}
 
 
-def measure(key: str, rounds: int, seconds: float, **shared: Any) -> dict[str, Any]:
-    """Return one task's figures as they go into the JSON file."""
-    title, job, entries = TASKS[key]
-    with Contest(entries, job, **shared) as contest:
-        contest.run(rounds=rounds, seconds=seconds)
-    rows = [figure.record() for figure in contest.figures.values()]
-    return {"key": key, "title": title, "rows": rows}
-
-
-def counted(record: dict[str, Any]) -> list[int]:
+def counted(rates: dict[str, list[int]]) -> list[int]:
     """Return the rounds that count: where two bare loops did about twice the work of one.
 
     In the others something else was using the cores.
     """
-    rates = {row["key"]: row["rates"] for row in record["rows"]}
-    every = list(range(len(rates["ours"])))
-    both, one = rates["bare"], rates.get("bare_one")
-    if not both or not one:
-        return every
-    return [i for i in every if both[i] >= QUIET_SCALING * WORKERS * one[i]]
-
-
-def table_of(record: dict[str, Any]) -> list[str]:
-    """Return one task's table in Markdown."""
-    rates = {row["key"]: row["rates"] for row in record["rows"]}
-    rounds = counted(record)
-
-    def ratio(over: str, under: str) -> str:
-        if not rates.get(over) or not rates.get(under) or not rounds:
-            return ""
-        return f"{statistics.median(rates[over][i] / rates[under][i] for i in rounds):.2f}"
-
-    numerators = {"ours": "ours divided by it", "ours_critic": "ours with a critic divided by it"}
-    shown = {key: title for key, title in numerators.items() if key in rates}
-    rows = []
-    for row in record["rows"]:
-        found = [row["rates"][i] for i in rounds] if row["rates"] else []
-        rate = f"{statistics.median(found):,.0f}" if found else row["reason"] or ""
-        rows.append((row["label"], rate, *(ratio(over, row["key"]) for over in shown)))
-    told = f"{len(rounds)} of {len(rates['ours'])} rounds count."
-    head = ("collector", "steps/s", *shown.values())
-    return [f"**{record['title']}**", "", *table(head, rows), told, ""]
+    pairs = zip(rates["bare"], rates["bare_one"], strict=True)
+    return [i for i, (both, one) in enumerate(pairs) if both >= QUIET_SCALING * WORKERS * one]
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the tables."""
+    """Return the table in Markdown."""
+    rates = {row["key"]: row["rates"] for row in results["rows"]}
+    rounds = counted(rates)
+
+    def ratio(over: str, under: str) -> str:
+        if not rates[over] or not rates[under] or not rounds:
+            return ""
+        return f"{statistics.median(rates[over][i] / rates[under][i] for i in rounds):.2f}"
+
+    rows = []
+    for row in results["rows"]:
+        found = [row["rates"][i] for i in rounds] if row["rates"] else []
+        rate = f"{statistics.median(found):,.0f}" if found else row["reason"] or ""
+        ratios = (ratio(over, row["key"]) for over in ("ours", "ours_critic"))
+        rows.append((row["label"], rate, *ratios))
     told = (
-        "Rounds count if two bare loops did at least 1.6 times the work of one, so that nothing "
-        "else was using the cores. SB3 has a critic besides its policy, the other rivals have none."
+        f"{TITLE}. {len(rounds)} of {results['rounds']} rounds count: those in which two bare "
+        "loops did at least 1.6 times the work of one, so that nothing else was using the cores. "
+        "SB3 has a critic besides its policy, the other rivals have none."
     )
-    tables = [line for record in results["tasks"] for line in table_of(record)]
-    return "\n".join([method(results), told, "", *tables])
+    head = ("collector", "steps/s", "ours divided by it", "ours with a critic divided by it")
+    return "\n".join([method(results), told, "", *table(head, rows)])
 
 
 def main() -> None:
     """Measure, print, write."""
-    parser = contest_parser(__doc__)
-    parser.add_argument("--only", choices=TASKS, nargs="+", help="only these tasks")
-    options = parser.parse_args()
+    options = contest_parser(__doc__).parse_args()
     rounds, seconds = (3, 0.5) if options.quick else (11, 1.0)
     shared: dict[str, Any] = {"interpreters": interpreters(options.python), "versions": {}}
     results: dict[str, Any] = {
         "machine": machine(),
         "rounds": rounds,
         "versions": shared["versions"],
-        "tasks": [measure(key, rounds, seconds, **shared) for key in options.only or TASKS],
     }
+    with Contest(ENTRIES, JOB, **shared) as contest:
+        contest.run(rounds=rounds, seconds=seconds)
+    results["rows"] = [figure.record() for figure in contest.figures.values()]
     print(page(results))
-    if not options.quick and not options.only:
+    if not options.quick:
         publish("rollouts", results, page(results))
 
 

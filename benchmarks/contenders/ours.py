@@ -12,14 +12,16 @@ from contenders.contract import Job, Work, summarise
 PACKAGES = ("plangym_like", "gymnasium", "ale-py", "numpy")
 
 
-def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
-    """Open our environment, its frameskip 1 on Atari as everybody's."""
+def open_job(job: Job, *, n_workers: int | None, single: bool = False, **where: Any) -> Work:
+    """Open our environment, its frameskip 1 on Atari as everybody's; `single`: without batches."""
     import numpy as np
 
     env = make(job, n_workers=n_workers, **where)
     states, num_actions = _roots(env, job)
     actions = walks.batch_actions(num_actions, job.count)
     slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
+    if single:
+        return Work(walks.single_steps(env, actions.tolist(), list(states)), env.close)
 
     def step(count: int) -> int:
         if count not in slices:
