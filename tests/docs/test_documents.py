@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
