@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tables import table
+from harness import table
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results.md"
 BEGIN = "<!-- what follows is written by benchmarks/results_page.py -->"
@@ -223,13 +223,6 @@ def _speed(records: Records) -> list[str]:
             f"One plan for HalfCheetah: 128 candidates of 25 actions; load {record['load']}.",
             "",
             *table(("controller", "plans/s", "transitions/s"), rows),
-        ]
-    if record := records.get("speed/UCT"):
-        rows = [(row["search"], f"{row['transitions_per_second']:,}") for row in record["rows"]]
-        lines += [
-            f"One plan for CartPole: 200 descents; load {record['load']}.",
-            "",
-            *table(("search", "transitions/s"), rows),
         ]
     return lines
 

@@ -37,10 +37,10 @@ _COMPARE_SECONDS = 60.0
 # number of checks within a step timeout.
 _SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
 # After a batch was not worth sending, so many batches of the same size are not considered, because
-# this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
+# this would take a tenth of the time of a CartPole row (`benchmarks/bench.py`).
 _SAME = 256
 # Seconds to send a batch, wake a worker and read its report: the overhead of batches of 4 to 16
-# rows in `benchmarks/never_slower.py`.
+# rows in `benchmarks/bench.py`.
 MESSAGE_SECONDS = 5e-4
 # The shortest time per step is raised by this fraction for so many seconds of steps, because steps
 # may become slower.
