@@ -307,6 +307,11 @@ class BatchRun:
         return ranges
 
     @property
+    def has_more(self) -> bool:
+        """Whether there are tokens for which the pipe has no room."""
+        return bool(self._waiting) and self._pool.dealing is self._batch
+
+    @property
     def num_tokens(self) -> int:
         """The number of tokens of the batch that no process has taken."""
         return len(self._pool.tokens) if self._pool.dealing is self._batch else 0

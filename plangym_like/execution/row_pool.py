@@ -445,6 +445,7 @@ class RowPool(WorkerPool[RowWorker]):
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
+        self.tokens.drain(None)  # otherwise workers would step their rows first
         super().close(seconds)
         while self._leftover:
             self._leftover.pop().release()
