@@ -257,7 +257,6 @@ class ProcessExecutor:
         for run in tuple(self._runs):
             if run.dropped:
                 run.drop(CancelledError("the future of this batch was dropped"))
-        self.pool.release_unused()
 
     def drive(self, run: BatchRun, until: float = math.inf) -> bool:
         """Advance all batches until `run` is over or the deadline `until` has passed.
@@ -323,7 +322,6 @@ class ProcessExecutor:
         """Record that `run` is over."""
         if run in self._runs:
             self._runs.remove(run)
-        self.pool.release_unused()
         if not self._runs:
             self.pool.outcomes.clear()
 
