@@ -7,6 +7,7 @@ and images. The rest of the package does everything else (headers, checks, batch
 from __future__ import annotations
 
 import abc
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -23,6 +24,8 @@ from plangym_like.states.rows import HEADER_NBYTES, Row
 
 # What ``env.step`` returns.
 EnvStep = tuple[Any, Any, bool, bool, dict[str, Any]]
+# The length of a payload, in the header of its row.
+_USED = struct.Struct("=Q")
 _FLAGS = (bool, np.bool_)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
@@ -236,9 +239,6 @@ class Simulator(abc.ABC):
     def reseed(self, seed: int) -> None:
         """Replace every random generator that affects later steps with one made from `seed`."""
 
-    def suggest_faster(self) -> None:
-        """Log how states could be saved in less time, if that is known."""
-
     def renew(self) -> None:
         """Undo changes made by batches and by tests of exactness.
 
@@ -354,7 +354,7 @@ class Simulator(abc.ABC):
         """Write the current state into `row` ``(state_nbytes,)``, which already has a header."""
         used = self.read(row[HEADER_NBYTES:])
         if used is not None:
-            row[16:24].view(np.uint64)[0] = used
+            _USED.pack_into(row.data, 16, used)
             row[HEADER_NBYTES + used :] = 0
 
     # Images

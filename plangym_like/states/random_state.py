@@ -149,6 +149,13 @@ def memory_regions(generator: np.random.Generator) -> list[tuple[int, int]]:
     return [(ctypes.c_uint64.from_address(address).value, 32), (address + 8, 8)]
 
 
+def memory_views(generator: np.random.Generator) -> list[memoryview]:
+    """Return the memory of `generator`, which together is `save_generator`; empty if unknown."""
+    bits = generator.bit_generator
+    is_known = type(bits) is np.random.PCG64 and _layout_is_known()
+    return [*_memory_of(bits)] if is_known else []
+
+
 def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
     """Return the memory of a PCG64: first position and increment, then the left-over half draw."""
     address = int(bits.ctypes.state_address)

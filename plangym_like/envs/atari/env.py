@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Outcome
 from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.atari.emulator import PlannableAle
-from plangym_like.envs.atari.preprocessing import omit_unread_screens
 from plangym_like.envs.atari.rows import AtariCodec, AtariKernel
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import Kernel
+from plangym_like.envs.wrapping import omit_unread_screens
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.states.rows import Row
 
