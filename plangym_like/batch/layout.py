@@ -148,7 +148,11 @@ class Layout:
         rows = self.format.check(states, sums=False)
         verified = not self.format.checksum
         steps = check_dt(dt)
-        numbers = None if seeds is None else _checked_seeds(seeds)
+        numbers = None if seeds is None else _whole_numbers(seeds, 0)
+        if numbers is not None:
+            numbers = np.atleast_1d(numbers).astype(np.uint64)
+        elif seeds is not None:
+            raise InputError(f"seeds must be whole numbers of at least 0, got {seeds!r}")
         if len(batch) == len(rows) and isinstance(steps, int) and numbers is None and not horizon:
             return Inputs(len(batch), 0, batch, rows, steps, None, verified)
         lengths = {"actions": len(batch), "states": len(rows)}
@@ -427,15 +431,6 @@ def _common_length(lengths: dict[str, int]) -> int:
         told = ", ".join(f"{count} {name}" for name, count in lengths.items())
         raise InputError(f"actions, states, dt and seeds must have length N or 1: got {told}")
     return several.pop() if several else 1
-
-
-def _checked_seeds(seeds: Any) -> NDArray[np.uint64]:
-    numbers = _whole_numbers(seeds, 0)
-    if numbers is None:
-        raise InputError(
-            f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}"
-        )
-    return np.atleast_1d(numbers).astype(np.uint64)
 
 
 def _whole_numbers(given: Any, least: int) -> NDArray[Any] | None:
