@@ -19,7 +19,7 @@ from plangym_like.errors import InputError, SnapshotError, StateCapacityError, S
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chains import note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import kind_of
-from plangym_like.snapshots.known_wrappers import StateOwner, always, columns_of, restart_generators
+from plangym_like.snapshots.known_wrappers import StateOwner, columns_of, restart_generators
 from plangym_like.states.rows import Row, padded
 
 # Bytes reserved for growing data, besides twice the size that they have at first.
@@ -178,7 +178,7 @@ class AttributeCodec(Codec):
         self._plain_names = tuple(plain_names)
         self.layout = np.dtype(fields)
         names = (*(self.layout.names or ()), *plain_names)
-        self._owner = StateOwner(type(base).__name__, type(base), always(base), names)
+        self._owner = StateOwner(type(base).__name__, base, names)
         self._packing = struct.Struct(letters)
         self._plain_at = self.nbytes = padded(self._packing.size)
         if self._plain_names:
@@ -256,7 +256,8 @@ class AttributeCodec(Codec):
     def reseed(self, seed: int) -> None:
         """Restart the random generators that are attributes, except ``np_random``."""
         if self._plain_names:
-            restart_generators([self._owner], vars(self._base).get("_np_random"), seed)
+            own = vars(self._base).get("_np_random")
+            restart_generators(self.values(), [own, self._base], seed)
 
     def read(self, payload: Row) -> None:
         values = self.values()

@@ -42,11 +42,17 @@ from plangym_like.errors import (
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.random_state import (
     GENERATOR_NBYTES,
-    next_doubles,
     save_generator,
     seeded_generator,
 )
 from plangym_like.states.rows import HEADER_NBYTES, Row
+
+# PCG64 multiplies its position by this number in each draw.
+_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64((1 << 32) - 1)
+_HIGH_FACTOR, _LOW_FACTOR = np.uint64(_MULTIPLIER >> 64), np.uint64(_MULTIPLIER & (1 << 64) - 1)
+_FACTORS = _LOW_FACTOR & _LOW_HALF, _LOW_FACTOR >> _HALF
 
 _NOTHING = -1
 
@@ -372,3 +378,43 @@ class ToyTextEnv(FamilyEnv):
     """
 
     simulator_class = ToyTextSimulator
+
+
+def next_doubles(generators: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Advance N generators, and return the numbers ``(N,)`` that ``Generator.random`` returns.
+
+    Parameters
+    ----------
+    generators : array ``(4, N) uint64``
+        The first four words of `save_generator` of each generator; changed in place.
+
+    Examples
+    --------
+    >>> made = [seeded_generator(seed) for seed in range(3)]
+    >>> saved = b"".join(map(save_generator, made))
+    >>> words = np.frombuffer(saved, np.uint64).reshape(3, 5)[:, :4].T.copy()
+    >>> next_doubles(words).tolist() == [generator.random() for generator in made]
+    True
+    """
+    low, high, added_low, added_high = generators
+    # The 128-bit position times the 128-bit multiplier: the upper word of the product of the lower
+    # words is computed from their halves.
+    first, second = low & _LOW_HALF, low >> _HALF
+    cross, other = first * _FACTORS[1], second * _FACTORS[0]
+    carried = first * _FACTORS[0] >> _HALF
+    carried += cross & _LOW_HALF
+    carried += other & _LOW_HALF
+    high *= _LOW_FACTOR
+    high += low * _HIGH_FACTOR
+    high += second * _FACTORS[1]
+    high += cross >> _HALF
+    high += other >> _HALF
+    high += carried >> _HALF
+    low *= _LOW_FACTOR
+    low += added_low
+    high += added_high
+    high += low < added_low
+    word, turn = high ^ low, high >> np.uint64(58)
+    word = word >> turn | word << (-turn & np.uint64(63))
+    draws: NDArray[np.float64] = (word >> np.uint64(11)) * 2.0**-53
+    return draws

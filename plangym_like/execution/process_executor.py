@@ -169,17 +169,6 @@ class ProcessExecutor:
     def __getitem__(self, index: int) -> ExternalProcess:
         return self._processes[index]
 
-    @property
-    def can_audit(self) -> bool:
-        """Whether an audit can step a row in another process than the batch did.
-
-        While the second of several isolated workers starts, it cannot. An audit in the same
-        process finds little, and would use up the budget of audits.
-        """
-        if not self.isolated or len(self.workers) < 2:
-            return True
-        return sum(worker.ready for worker in self.workers) >= 2
-
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.
 

@@ -57,7 +57,6 @@ class AtariSimulator(GymnasiumSimulator):
     family = "ATAR"
     checksum = True
     step_row_moves = True
-    shown_attributes = ("get_ram",)
     obs_types = ("rgb", "grayscale", "ram", "coords")
     rendered_obs_types = ()
     codec: AtariCodec
@@ -198,19 +197,6 @@ class AtariSimulator(GymnasiumSimulator):
         if base.image is not None:
             return base.image.copy()
         return base.ale.getScreenRGB()
-
-    def keep_image(self) -> NDArray[np.uint8]:
-        """Return the screen, which the emulator's states do not include."""
-        return self.image()
-
-    def give_image(self, image: NDArray[np.uint8]) -> None:
-        """Use `image` as the screen until the next frame."""
-        self.base.image = image
-
-    def get_ram(self) -> NDArray[np.uint8]:
-        """Return the console's memory, ``(128,) uint8``."""
-        ram: NDArray[np.uint8] = self.base.ale.getRAM()
-        return ram
 
 
 class AtariEnv(FamilyEnv):
