@@ -53,7 +53,7 @@ MODES = ("raise", "warn", "off")
 EVERY = 500
 # The share of stepping time that audits may take at first. It falls once the environment has taken
 # `_EARLY_STEPS` steps and been stepped for `_EARLY_SECONDS`, down to ``1 / every``, because most
-# faults show up early (`benchmarks/first_second.py`).
+# faults show up early.
 _EARLY_SHARE, _EARLY_STEPS, _EARLY_SECONDS = 0.05, 2000, 1.0
 # The length of the first audit, and of the longest.
 _SHORT, _LONG = 2, 16

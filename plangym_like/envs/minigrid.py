@@ -108,8 +108,10 @@ class MiniGridCodec(AttributeCodec):
         base, episode = self._base, self._episode
         changes = None if episode is None else episode.changes(base)
         if episode is None or changes is None:
-            episode = self._keep(Episode.of(base))
+            episode = Episode.of(base)
             changes = episode.changes(base)
+        if self._recent.get(episode.data) is not episode:
+            self._keep(episode)
         place = _place(base.agent_pos)
         if place is None or type(base.agent_dir) not in _NUMBERS:
             raise SnapshotError(
@@ -122,6 +124,8 @@ class MiniGridCodec(AttributeCodec):
     def put(self, values: Sequence[Any]) -> None:
         base, episode = self._base, self._episode
         base.step_count, direction, x, y, kinds, data, changes = values
+        if episode is not None and self._recent.get(episode.data) is not episode:
+            self._keep(episode)
         if episode is None or episode.data != data:
             episode = self._recent.get(data)
             episode = self._keep(Episode.decoded(base, data) if episode is None else episode)
@@ -134,7 +138,7 @@ class MiniGridCodec(AttributeCodec):
 
     def begin(self) -> None:
         """Record the state after a reset as the beginning of the episode."""
-        self._keep(Episode.of(self._base))
+        self._episode = Episode.of(self._base)
 
     def encoded(self, values: Sequence[Any]) -> bytes:
         *_, episode, changes = values
@@ -167,12 +171,14 @@ class Episode:
         The attributes of the environment that belong to the episode.
     objects : list
         The environment, and all of MiniGrid's objects that its attributes refer to.
-    data : bytes
-        The attributes of all objects.
+    data : bytes, optional
+        The attributes of all objects; by default, they are encoded when they are first needed.
     """
 
-    def __init__(self, attributes: dict[str, Any], objects: list[Any], data: bytes) -> None:
-        self.data, self._objects = data, objects
+    def __init__(
+        self, attributes: dict[str, Any], objects: list[Any], data: bytes | None = None
+    ) -> None:
+        self._data, self._objects = data, objects
         self._attributes = attributes
         self._numbers = {id(thing): number for number, thing in enumerate(objects)}
         self._grid: Any = attributes["grid"]
@@ -190,11 +196,26 @@ class Episode:
 
     # The bytes of an episode
 
+    @property
+    def data(self) -> bytes:
+        """The attributes that all objects had at first."""
+        if self._data is None:
+            base, cells = self._objects[0], self._grid.grid
+            now, cells_now = dict(vars(base)), list(cells)
+            values = [owned[name] for owned, name, _ in self._first]
+            self.restore(base, _NOTHING)
+            self._data = _encoded(self._objects)
+            for (owned, name, _), value in zip(self._first, values, strict=True):
+                owned[name] = value
+            cells[:] = cells_now
+            vars(base).clear()
+            vars(base).update(now)
+        return self._data
+
     @classmethod
     def of(cls, base: Any) -> Episode:
         """Return the present episode of `base`, beginning with its present state."""
-        objects = _objects(base)
-        return cls(_held(base), objects, _encoded(objects))
+        return cls(_held(base), _objects(base))
 
     @classmethod
     def decoded(cls, base: Any, data: bytes) -> Episode:

@@ -271,9 +271,7 @@ class WrapperValues(ChainState):
                 owner.constant |= {name}
             self._walk_object(place, value, _attribute(owner.locate, name))
 
-    def _walk_object(
-        self, place: str, value: Any, locate: Callable[[], Any] | None = None
-    ) -> None:
+    def _walk_object(self, place: str, value: Any, locate: Callable[[], Any] | None = None) -> None:
         """Add `value` to the owners of state, unless its type is one that steps do not change.
 
         Raises

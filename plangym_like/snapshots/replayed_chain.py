@@ -290,8 +290,7 @@ class _Owners(WrapperValues):
             found = {
                 name: value
                 for name, value in owner.items(owner.read())
-                if not (known and name in _RESET)
-                and id(value) not in self._held
+                if not (known and name in _RESET) and id(value) not in self._held
             }
             if found:
                 yield place, found

@@ -378,7 +378,6 @@ def test_a_flag_that_is_none_is_refused_everywhere(flag: Any, told: str) -> None
             envs.step([0, 0])
 
 
-
 # Wrappers that do not reset their environment
 
 

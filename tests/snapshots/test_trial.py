@@ -203,8 +203,8 @@ class CountedStates(Counted, Stated):
     pass
 
 
-QUICK = {"native": (24, 7), "pickle": (36, 6), "replay": (50, 10)}
-SLOW = {"native": (10, 7), "pickle": (14, 6), "replay": (30, 10)}
+QUICK = {"native": (24, 8), "pickle": (36, 7), "replay": (50, 10)}
+SLOW = {"native": (10, 8), "pickle": (14, 7), "replay": (30, 10)}
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1e9, QUICK), (0.0, SLOW)], ids=["quick", "slow"])
