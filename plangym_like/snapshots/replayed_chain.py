@@ -16,6 +16,7 @@ dozen steps.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -27,9 +28,8 @@ from gymnasium.envs.registration import EnvSpec
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import Change, Start
-from plangym_like.snapshots.base_settings import atoms_of, is_same, own_names
 from plangym_like.snapshots.chain_state import WrapperValues
-from plangym_like.snapshots.chains import ATOMS, close_copy, innermost, links, put
+from plangym_like.snapshots.chains import ATOMS, CONSTANT, close_copy, innermost, links
 from plangym_like.snapshots.configuration import kind_of
 from plangym_like.snapshots.known_wrappers import Forwarding, StateOwner, foreign_wrappers, is_known
 from plangym_like.snapshots.replay import CachedCopy, ReplayCache
@@ -51,6 +51,9 @@ _RESET = frozenset(
         "repeats_taken",
     ]
 )
+
+# After so many steps, it is known which attributes an environment sets itself.
+_PLAYED = 12
 
 _Env = gymnasium.Env[Any, Any]
 
@@ -416,4 +419,46 @@ def _write(thing: Any, kept: dict[str, Any]) -> None:
         if attribute:
             setattr(getattr(thing, target), attribute, value)
         else:
-            put(thing, name, value)
+            setattr(thing, name, value)
+
+
+# What an environment sets itself
+
+
+def own_names(used: Any, new: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the attributes with numbers or text that an environment sets itself.
+
+    Parameters
+    ----------
+    used : gymnasium.Env
+        The environment without wrappers. It is reset, and takes a dozen steps.
+    new : dict
+        What `atoms_of` returned for a new environment. An attribute that differs from it, such as
+        the number of a connection, is counted too.
+    """
+    actions = copy.deepcopy(used.action_space)
+    actions.seed(0)
+    with contextlib.suppress(Exception):
+        used.reset(seed=0)
+        for _ in range(_PLAYED):
+            if any(used.step(actions.sample())[2:4]):
+                break
+    after = atoms_of(used)
+    names = {**new, **after}
+    return frozenset(name for name in names if not is_same(new.get(name), after.get(name)))
+
+
+def atoms_of(env: Any) -> dict[str, Any]:
+    """Return the numbers and text in attributes of `env`, by name."""
+    return {k: value for k, value in vars(env).items() if k not in CONSTANT and _is_atom(value)}
+
+
+def _is_atom(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_atom, value))
+    return isinstance(value, ATOMS) and not isinstance(value, bytearray)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two numbers or texts are the same."""
+    return type(one) is type(other) and bool(one == other)
