@@ -26,9 +26,8 @@ from plangym_like.batchers.workers.backend import (
     GroupContext,
     HostedObjects,
     Hosting,
-    ObjectMaker,
-    WorkerMemory,
     control_layout,
+    with_settings_of_here,
 )
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.node_actor import enter_worker_context, worker_context
@@ -147,7 +146,7 @@ class ProcessBackend(Backend):
             preload = (*_PRELOAD, *hosting.preload)
             if start_method == "forkserver":
                 start_methods.warm_up(preload)
-            make_object = ObjectMaker(hosting.make_object)
+            make_object = with_settings_of_here(hosting.make_object)
             for number in range(self.num_workers):
                 groups = hosting.groups_of(number, self.num_workers)
                 process = ExternalProcess(
@@ -278,8 +277,7 @@ class RayHost:
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
         self._recipe, self._groups = recipe, groups
-        self._memory = WorkerMemory()
-        self._memory.control = empty(control_layout(num_groups), ())
+        self._control = empty(control_layout(num_groups), ())
         self._hosted: HostedObjects | None = None
         self._failure: bytes | None = None
 
@@ -292,7 +290,9 @@ class RayHost:
             context, key, make_object = loads(self._recipe)
             enter_worker_context(**context)
             adopt_session_key(key)
-            self._hosted = HostedObjects(loads(make_object), self._groups, self._memory)
+            self._hosted = HostedObjects(
+                loads(make_object), self._groups, control=self._control
+            )
         except BaseException as error:
             self._failure = pack_exception(error, skip_frames=1)
         return os.getpid(), ray_session.import_ray().util.get_node_ip_address()
@@ -308,18 +308,18 @@ class RayHost:
             if self._hosted is None:
                 return b"", self._failure
             for name, version, tree in published:
-                self._memory.published[name] = VersionedTree.of(tree, version)
+                self._hosted.published[name] = VersionedTree.of(tree, version)
             return dumps(self._hosted.call(group, method, *loads(args))), None
         except BaseException as error:
             return b"", pack_exception(error, skip_frames=1)
 
     def beats(self) -> int:
         """Return how often the objects have reported progress."""
-        return int(self._memory.control["beats"].sum())
+        return int(self._control["beats"].sum())
 
     def stop(self) -> None:
         """End the current job at its next step."""
-        self._memory.control["stop"].fill_(1)
+        self._control["stop"].fill_(1)
 
     def close(self) -> None:
         """Close the objects, once the current job has ended."""
@@ -364,7 +364,7 @@ class RayBackend(Backend):
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
         actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(RayHost)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
-        make_object = dumps_by_value(ObjectMaker(hosting.make_object))
+        make_object = dumps_by_value(with_settings_of_here(hosting.make_object))
         recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
         for worker in range(self.num_workers):
             groups = hosting.groups_of(worker, self.num_workers)
