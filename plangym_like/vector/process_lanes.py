@@ -28,7 +28,6 @@ from plangym_like.vector.hosted_lanes import (
     Sources,
     host_lanes,
     lane_layout,
-    packed,
 )
 from plangym_like.vector.lanes import (
     Finals,
@@ -293,12 +292,12 @@ class ProcessLanes(Lanes):
                     f"{layout} and {theirs}"
                 )
         if self.pool.memory is None:
-            self._share(SharedArrays(lane_layout(layout, self.num_lanes)))
+            self._share(SharedArrays(lane_layout(layout, self.action_layout, self.num_lanes)))
         obs = self._arrays.observations
         write_rows(obs, self._rows, replies[0][1])
         for worker, (_, rows, infos) in zip(self.pool.workers, replies[1:], strict=True):
             write_rows(obs, worker.rows, rows)
-            worker.take_infos(None, Reply((), dict(enumerate(infos)), None, None, 0))
+            worker.take_infos(None, Reply({}, dict(enumerate(infos)), None, None, 0))
         return obs
 
     def _share(self, memory: SharedArrays) -> None:
@@ -357,8 +356,10 @@ class ProcessLanes(Lanes):
         for worker in self.pool.workers:
             own = None if step.lanes is None else worker.own(step.lanes)
             if own is None or own:
-                actions = packed(take(step.actions, worker.rows))
-                ended = packed(None if step.ended is None else step.ended[worker.rows])
+                # Often no lane begins an episode; the request is then shorter.
+                begins = step.ended is not None and np.count_nonzero(step.ended[worker.rows])
+                ended = step.ended[worker.rows] if begins else None
+                actions = take(step.actions, worker.rows)
                 job = Job("step", (own, actions, ended, step.finals is not None))
                 self.pool.submit(worker, job)
 
