@@ -30,14 +30,11 @@ from plangym_like.vector.hosted_lanes import (
     lane_layout,
 )
 from plangym_like.vector.lanes import (
-    Finals,
-    Flags,
     Lanes,
     LaneStats,
     Options,
     Seeds,
     Step,
-    StepArrays,
     Which,
     checked_reseeds,
     checked_states,
@@ -327,22 +324,6 @@ class ProcessLanes(Lanes):
                 self._take(worker, own, Reply(*reply))
         self._copy_observations(obs, lanes)
 
-    def step(
-        self,
-        actions: Any,
-        out: StepArrays,
-        lanes: Which = None,
-        *,
-        ended: Flags | None = None,
-        finals: Finals | None = None,
-    ) -> None:
-        step = Step(actions, out, lanes, ended, finals)
-        self.submit(step)
-        self.collect(step)
-
-    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
-        raise NotImplementedError("the lanes of each process are stepped by that process")
-
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         raise NotImplementedError("the lanes of each part are reset by that part")
 
@@ -356,9 +337,9 @@ class ProcessLanes(Lanes):
         for worker in self.pool.workers:
             own = None if step.lanes is None else worker.own(step.lanes)
             if own is None or own:
-                # Often no lane begins an episode; the request is then shorter.
-                begins = step.ended is not None and np.count_nonzero(step.ended[worker.rows])
-                ended = step.ended[worker.rows] if begins else None
+                ended = None if step.ended is None else step.ended[worker.rows]
+                if ended is not None and not np.count_nonzero(ended):
+                    ended = None  # the usual case, whose request is short
                 actions = take(step.actions, worker.rows)
                 job = Job("step", (own, actions, ended, step.finals is not None))
                 self.pool.submit(worker, job)

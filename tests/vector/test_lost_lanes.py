@@ -183,18 +183,6 @@ def test_equal_deaths_give_equal_results(make: MakeLanes, mode: str) -> None:
     assert played[0] == played[1]
 
 
-def test_infos_of_steps_that_have_none_tell_of_a_death(make: MakeLanes) -> None:
-    lanes = make("CartPole-v1", 4, 2)
-    player = Player(lanes)
-    player.play(SEEDS[:4], 3)
-    assert lanes.infos == [{}] * 4
-    _kill(lanes)
-    player.step()
-    assert lanes.infos == [{}, {}, DIED, DIED]
-    player.step()
-    assert lanes.infos == [{}] * 4
-
-
 def test_kills_at_any_moment(make: MakeLanes) -> None:
     lanes = make("Pendulum-v1", 6, 3)
     due, over = threading.Semaphore(0), threading.Event()
@@ -358,17 +346,3 @@ def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Pat
     (tmp_path / "start").unlink()
     player.step()
     assert player.truncated.tolist() == [False, False, True, True]
-
-
-def test_ctrl_c_while_a_process_is_brought_back(make: MakeLanes, tmp_path: Path) -> None:
-    lanes = make(_mortal_with_states(tmp_path), 4, 2)
-    player = Player(lanes)
-    player.play(SEEDS[:4], 3)
-    (tmp_path / "step").write_text("sleep")
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    with pytest.raises(KeyboardInterrupt):
-        player.step()
-    _kill(lanes)
-    lanes.reset(player.obs, seeds=SEEDS[:4])
-    assert plain(player.obs) == plain(lanes_from(Nested, 4).start(SEEDS[:4]))
