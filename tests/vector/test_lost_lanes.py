@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hosted import wait_until_gone
 from interrupting import Moment
-from playing import Player, plain
+from playing import Player, closing_all, plain
 from small_envs import Nested
 from usual import first_of
 
@@ -36,15 +36,8 @@ MakeLanes = Callable[..., ProcessLanes]
 
 @pytest.fixture
 def make() -> Iterator[MakeLanes]:
-    made: list[ProcessLanes] = []
-
-    def make(*args: Any, **kwargs: Any) -> ProcessLanes:
-        made.append(ProcessLanes(*args, **kwargs))
-        return made[-1]
-
-    yield make
-    for lanes in made:
-        lanes.close()
+    with closing_all(ProcessLanes) as make_lanes:
+        yield make_lanes
 
 
 class Mortal(Nested):
