@@ -13,6 +13,7 @@ GROUPS = {
     "forward": ("can only step forward", "#b9c0ca"),
 }
 
+
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """Write the chart of ``results`` as a PNG; a panel for each job."""
     import matplotlib

@@ -14,7 +14,7 @@ from plangym_like.errors import (
     StateFormatError,
 )
 from plangym_like.results import BatchStep, BatchTransition
-from plangym_like.states.rows import StateFormat
+from plangym_like.states.rows import HEADER_NBYTES, StateFormat
 
 FORMAT = StateFormat("TEST", {"id": "batches"}, 24)
 OBSERVATION = spaces.Dict(x=spaces.Box(-1, 1, (3,), np.float32), n=spaces.Discrete(4))
@@ -28,7 +28,8 @@ LAYOUT = Layout(
 
 
 def rows(count: int) -> Any:
-    made = FORMAT.new(count)
+    made = np.zeros((count, FORMAT.state_nbytes), np.uint8)
+    made[:, :HEADER_NBYTES] = FORMAT.header_bytes
     made[:, 40] = np.arange(count)
     return made
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -140,17 +138,6 @@ def test_workers_know_ids_as_they_are_registered_here(gymnasium_registry: None) 
         with plangym_like.make(name, snapshot="auto", isolate=True) as env:
             batch = env.step_batch(np.zeros((4, 1), np.float32), env.reset(seed=0).state)
             assert batch.rewards.tolist() == [7.0] * 4
-
-
-@pytest.mark.parametrize("name", ["model.xml", "worlds/Model.XML", "/tmp/arm.urdf", Path("a.mjcf")])
-@pytest.mark.parametrize("make", [plangym_like.make, plangym_like.make_vec])
-def test_the_file_of_a_model_is_no_environment(name: Any, make: Any) -> None:
-    with pytest.raises(InputError) as caught:
-        make(name)
-    if isinstance(name, str) or make is plangym_like.make:
-        assert "is the file of a model, not the id of an environment" in str(caught.value)
-        assert f"make('Ant-v5', xml_file={os.path.abspath(name)!r})" in str(caught.value)
-        assert f"make_mujoco({os.path.abspath(name)!r}, reward=...)" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["cartpole-swingup", "walker-walk"])

@@ -1,10 +1,6 @@
 """State rows and files of them: what is accepted, what is refused, and in which words."""
 
-import hashlib
-import json
-import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +33,8 @@ def shorten(row: np.ndarray, nbytes: int) -> None:
 
 def rows_of(state_format: StateFormat, count: int = 5, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    rows = state_format.new(count)
+    rows = np.zeros((count, state_format.state_nbytes), np.uint8)
+    rows[:, :HEADER_NBYTES] = state_format.header_bytes
     rows[:, HEADER_NBYTES:] = rng.integers(0, 256, (count, state_format.payload_nbytes))
     if state_format.variable:
         for row in rows:
@@ -184,26 +181,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def resealed(content: bytes) -> bytes:
-    return content + hashlib.blake2b(content, digest_size=32).digest()
-
-
-def made_of(header: bytes, body: bytes, length: int | None = None) -> bytes:
-    size = len(header) if length is None else length
-    return resealed(b"PLSFILE1" + struct.pack("<Q", size) + header + body)
-
-
-def header_of(**changed: Any) -> dict[str, Any]:
-    return {
-        "family": SUMMED.family,
-        "meaning": SUMMED.fingerprint_fields,
-        "fingerprint": f"{SUMMED.fingerprint:016x}",
-        "state_nbytes": SUMMED.state_nbytes,
-        "count": 5,
-        **changed,
-    }
-
-
 @pytest.mark.parametrize("state_format", FORMATS, ids=NAMES)
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_files_give_back_what_was_saved(tmp_path, state_format, count):
@@ -253,25 +230,10 @@ def test_other_files_are_no_files_of_states(file, content):
         state_files.load(file, SUMMED)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        *(b"", b"{", b"\xff\xfe", b"[]", b"[" * 50_000, b"9" * 5000),
-        *(json.dumps(header_of(count=n)).encode() for n in (-1, 4, 2**62, 5.0, "5", None)),
-        json.dumps({"count": 5}).encode(),
-    ],
-    ids=lambda header: header[-40:].decode("latin-1"),
-)
-def test_well_sealed_files_with_a_foul_header_are_damaged(file, header):
-    file.write_bytes(made_of(header, rows_of(SUMMED).tobytes()))
-    with pytest.raises(StateFormatError, match="damaged"):
-        state_files.load(file, SUMMED)
-
-
-def test_well_sealed_files_with_damaged_rows_are_damaged(file):
+def test_damaged_rows_are_noticed_in_a_file_too(file):
     rows = rows_of(SUMMED)
     rows[3, 90] ^= 1
-    file.write_bytes(made_of(json.dumps(header_of()).encode(), rows.tobytes()))
+    state_files.save(file, SUMMED, rows)
     with pytest.raises(StateFormatError, match="row 3"):
         state_files.load(file, SUMMED)
 

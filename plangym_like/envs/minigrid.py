@@ -31,7 +31,6 @@ from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.chains import CONSTANT
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import visible
@@ -95,10 +94,6 @@ class MiniGridCodec(AttributeCodec):
             "minigrid": importlib.metadata.version("minigrid"),
             "generator": "behind the episode",
         }
-
-    def settings(self) -> Sequence[Settings]:
-        """Return nothing: only MiniGrid's own code runs, and the rows hold what it changes."""
-        return ()
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return ``step_count`` and ``agent_dir``, ``(N,)``, and ``agent_pos`` ``(N, 2)``."""

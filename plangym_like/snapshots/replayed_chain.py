@@ -28,7 +28,7 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import Change, Start
 from plangym_like.snapshots.base_settings import atoms_of, is_same, own_names
-from plangym_like.snapshots.chain_state import WrapperValues, is_foreign_memory
+from plangym_like.snapshots.chain_state import WrapperValues
 from plangym_like.snapshots.chains import ATOMS, close_copy, innermost, links, put
 from plangym_like.snapshots.configuration import kind_of
 from plangym_like.snapshots.known_wrappers import Forwarding, StateOwner, foreign_wrappers, is_known
@@ -290,9 +290,7 @@ class _Owners(WrapperValues):
             found = {
                 name: value
                 for name, value in owner.items(owner.read())
-                if not (known and name in _RESET)
-                and id(value) not in self._held
-                and not is_foreign_memory(value)
+                if not (known and name in _RESET) and id(value) not in self._held
             }
             if found:
                 yield place, found
@@ -319,8 +317,7 @@ class CarriedState:
     Raises
     ------
     SnapshotError
-        A wrapper makes an object in its first reset and keeps it in later ones, or holds state that
-        cannot be kept in a row; the message names the attribute.
+        A wrapper holds state that cannot be kept in a row; the message names the attribute.
     """
 
     def __init__(self, first: _Env, used: _Env | None = None) -> None:
@@ -343,14 +340,6 @@ class CarriedState:
         for place, thing in owners._references.items():
             self._places.setdefault(place, thing)
         self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
-        made = {place: each.locate() for place, each in owners.named.items()}
-        used.reset(seed=1)
-        for place, owner in _Owners(used).named.items():
-            if place not in new.named and owner.locate() is made.get(place):
-                raise SnapshotError(
-                    f"{place} cannot be saved: the wrapper makes it in its first reset and keeps "
-                    "it in later ones; make it in the constructor, or in each reset"
-                )
 
     def read(self, env: _Env, changed: Collection[tuple[int, str]]) -> bytes | None:
         """Return what the chain `env` takes over, as bytes; ``None`` if nothing.

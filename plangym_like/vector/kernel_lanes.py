@@ -18,9 +18,8 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned
-from plangym_like.envs.classic.dynamics import Columns
 from plangym_like.envs.classic.env import agrees
-from plangym_like.envs.classic.equations import DYNAMICS
+from plangym_like.envs.classic.equations import DYNAMICS, Columns
 from plangym_like.envs.kernel import NotVectorisableError
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import InputError

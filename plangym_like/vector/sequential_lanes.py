@@ -13,7 +13,7 @@ from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import as_flag, as_reward
 from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
-from plangym_like.envs.atari.preprocessing import speed_up_preprocessing
+from plangym_like.envs.wrapping import omit_unread_screens
 from plangym_like.errors import ActionError, InputError
 from plangym_like.vector.lanes import (
     Lanes,
@@ -154,7 +154,7 @@ class SequentialLanes(Lanes):
 def as_gym_env(env: Any) -> Any:
     """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     if not is_plan_env(env):
-        speed_up_preprocessing(env)
+        omit_unread_screens(env)
         return env
     needs_view = env.return_image or env.layout.out_of_bounds != "pass"
     return env.as_gym() if needs_view else LiveEnv(env)

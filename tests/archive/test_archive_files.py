@@ -12,7 +12,6 @@ from test_state_archive import grow, same
 
 import plangym_like
 from plangym_like import StateArchive
-from plangym_like.archive import archive_file
 from plangym_like.errors import StateFormatError, StateMismatchError
 
 
@@ -49,44 +48,3 @@ def test_files_that_are_refused(env: Any, tmp_path: Path) -> None:
     assert same(StateArchive.load(path, env), archive)
     with pytest.raises(FileNotFoundError):
         StateArchive.load(tmp_path / "none", env)
-
-
-def _rewrite(path: Path, arrays: dict[str, Any], env: Any, count: int) -> None:
-    archive_file.save(
-        path, env.layout.format, count, {name: [values] for name, values in arrays.items()}
-    )
-
-
-def test_files_whose_parts_disagree_are_refused(env: Any, tmp_path: Path) -> None:
-    archive = StateArchive(env, {"visits": int})
-    grow(archive, 200)
-    path = tmp_path / "archive"
-    archive.save(path)
-    count, arrays = archive_file.load(path, env.layout.format)
-    changes: dict[str, Any] = {
-        "parents": np.full(count, count),
-        "ends": arrays["ends"][:-1],
-        "frames": arrays["frames"][:-1],
-        "dt": arrays["dt"].astype(np.int32),
-        "rewards": arrays["rewards"][1:],
-        "reference": arrays["reference"][:-1],
-        "actions": arrays["actions"][:, None],
-        "visits": np.zeros(count, "V8"),
-        "ends ": arrays["ends"].astype(np.int32),
-        "frames ": arrays["frames"].astype(np.int64),
-    }
-    for name, values in changes.items():
-        _rewrite(path, {**arrays, name.strip(): values}, env, count)
-        with pytest.raises(StateFormatError, match="is damaged"):
-            StateArchive.load(path, env)
-        _rewrite(path, {key: arrays[key] for key in arrays if key != name}, env, count)
-        if name not in ("visits", "ends ", "frames "):
-            with pytest.raises(StateFormatError, match="is damaged"):
-                StateArchive.load(path, env)
-    frames = arrays["frames"].copy()
-    frames[arrays["ends"][0] // 2] ^= 255
-    _rewrite(path, {**arrays, "frames": frames}, env, count)
-    damaged = StateArchive.load(path, env)
-    with pytest.raises(StateFormatError, match="rows 0 to 63 of the archive are damaged"):
-        damaged.get(5)
-    assert np.array_equal(damaged.get(70), archive.get(70))

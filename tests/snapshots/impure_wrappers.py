@@ -1,9 +1,6 @@
 """Wrappers that depend on what no state row holds, each in another way."""
 
 import random
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -52,34 +49,6 @@ class ClassCounter(_Paying):
         return float(ClassCounter.total)
 
 
-class Novelty(_Paying):
-    """Pays for what no copy has seen before."""
-
-    seen: set[bytes] = set()  # noqa: RUF012
-
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        key = np.asarray(obs).tobytes() + bytes([len(self.seen) % 7])
-        new = key not in self.seen
-        self.seen.add(key)
-        return obs, float(reward) + new, terminated, truncated, info
-
-
-class Clock(_Paying):
-    def pay(self) -> float:
-        return time.perf_counter()
-
-
-_FILE = Path(tempfile.gettempdir()) / f"plangym-like-{time.time_ns()}"
-
-
-class FileCounter(_Paying):
-    def pay(self) -> float:
-        total = int(_FILE.read_text()) + 1 if _FILE.exists() else 0
-        _FILE.write_text(str(total))
-        return float(total)
-
-
 class GlobalNoise(_Paying):
     def pay(self) -> float:
         return float(np.random.normal())
@@ -110,9 +79,6 @@ REFUSED: dict[Any, str] = {
     SpaceSampler: r"((does|did) not repeat itself|draw from the generator of .*action_space)",
     NoisyView: "draw from the generator of .*observation_space",
     ClassCounter: "the reward of step",
-    Novelty: "(the reward of step|Novelty.seen .* changed)",
-    Clock: "the reward of step",
-    FileCounter: "the reward of step",
     GlobalNoise: "draws from the global generator of numpy.random",
     UnusedGlobalDraw: "draw from the global generator of the module random",
 }
