@@ -80,20 +80,6 @@ def _by_the_paper(maze: Maze) -> tuple[int, int]:
     return generated, kept
 
 
-@pytest.mark.parametrize("batch", [1, 3, 64])
-def test_states_without_a_new_atom_are_pruned(batch: int) -> None:
-    with plangym_like.make(Board, prize=(9, 9)) as env:
-        state, _, _ = env.reset(seed=0)
-        plan = IW(env, batch=batch).plan(state, budget=1000, seed=0)
-        # Kept are the root and the places with a new column or row, which are those on two sides
-        # of the board; each of them was expanded by two actions.
-        kept = 1 + 2 * (SIZE - 1)
-        assert plan.spent.transitions == 2 * kept
-        assert plan.info["nodes"] == 1 + 2 * kept
-        assert plan.info["depth"] == SIZE  # one beyond the last new state
-        assert plan.info["exhausted"]
-
-
 @pytest.mark.parametrize("batch", [1, 5, 64])
 def test_exactly_the_states_of_the_paper_are_pruned_in_batches(batch: int) -> None:
     generated, kept = _by_the_paper(Maze())
