@@ -66,9 +66,7 @@ def play_games(
     bots, states, results, moves = {}, {}, {}, {number: list[int]() for number in numbers}
     for number in numbers:
         evaluator = pyspiel.RandomRolloutEvaluator(1, number)
-        bots[number] = pyspiel.MCTSBot(
-            game, evaluator, 2.0, simulations, 1000, True, number, False
-        )
+        bots[number] = pyspiel.MCTSBot(game, evaluator, 2.0, simulations, 1000, True, number, False)
         states[number], results[number] = game.new_initial_state(), planner.env.reset(seed=0)
     finished: dict[int, dict[str, Any]] = {}
 

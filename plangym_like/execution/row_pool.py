@@ -40,8 +40,9 @@ logger = logging.getLogger("plangym_like")
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
 # this process.
 _SPIN_SECONDS = 3e-4
-# How long a worker may go on stepping an abandoned batch before it is replaced.
-_GRACE_SECONDS = 1.0
+# How long a worker may go on stepping a batch that has ended before it is replaced, and how often
+# this is checked.
+_GRACE_SECONDS, _CHECK_SECONDS = 1.0, 1e-3
 
 
 class Outcome(NamedTuple):
@@ -53,8 +54,6 @@ class Outcome(NamedTuple):
         The worker's index.
     batch : int
         The number of the batch whose rows it stepped.
-    alone : int or None
-        The row that it was to try alone.
     report : Report or None
         Its report; ``None`` if there is an error.
     error : Exception or None
@@ -70,7 +69,6 @@ class Outcome(NamedTuple):
 
     worker: int
     batch: int
-    alone: int | None
     report: Report | None
     error: Exception | None = None
     died: bool = False
@@ -107,8 +105,6 @@ class RowWorker(WorkerHandle):
 
     Attributes
     ----------
-    alone : int or None
-        The only row of its task, which is tried alone because it may be at fault.
     known : set of int
         The numbers of the shared memory blocks that the process has received; 0 is the pipe of
         tokens.
@@ -116,8 +112,6 @@ class RowWorker(WorkerHandle):
         The range of its last task.
     task_of : int
         The number of the batch of its last task.
-    abandoned : (int, float) or None
-        The number of an abandoned batch whose rows it still steps, and when this was noticed.
     left_at : ((int, int), int, int)
         The range and the row at which its last process was when it ended, and their batch.
     """
@@ -136,7 +130,6 @@ class RowWorker(WorkerHandle):
         self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
         self._signature = signature
         self.slot = slot
-        self.alone: int | None = None
         self.known: set[int] = set()
         self._attached: Sequence[int] = ()
         # Its requests to serve, each with the number of the batch whose blocks were sent along.
@@ -146,7 +139,6 @@ class RowWorker(WorkerHandle):
         self._progress: tuple[int, ...] = ()
         self.task_of = 0
         self.task_rows = (0, 0)
-        self.abandoned: tuple[int, float] | None = None
         self.left_at: tuple[Range, int, int] = (0, 0), -1, 0
 
     # What it is doing
@@ -178,7 +170,11 @@ class RowWorker(WorkerHandle):
 
     def may_write(self, batch: int) -> bool:
         """Return whether the worker may still write results of rows of `batch`."""
-        return self.batch == batch or self.has_task_of(batch) or self.may_have_taken
+        if not self.process.awaited():  # it has ended
+            return False
+        if self.slot[BUSY] and (self.slot[BATCH] == batch or self.may_have_taken):
+            return True
+        return self.has_task_of(batch) and self.task is not None and not self.task.settled
 
     def has_task_of(self, batch: int) -> bool:
         """Return whether the worker has a task of `batch`, begun or not."""
@@ -219,11 +215,10 @@ class RowWorker(WorkerHandle):
         self._servings.append((serving, 0 if batch is None else batch.key[1]))
         self.interrupted = False
 
-    def step_alone(self, batch: SharedBatch, rows: Range, *, alone: bool) -> None:
-        """Let the worker step a range of rows; `alone` says that the only row may be at fault."""
+    def step_alone(self, batch: SharedBatch, rows: Range) -> None:
+        """Let the worker step a range of rows that no token names."""
         self.interrupted = True
         order, fds = self._order(batch)
-        self.alone = rows[0] if alone else None
         self.task_of, self.task_rows = batch.key[1], rows
         self._progress, self.progress_at = (), time.monotonic()
         self.start_task(serve, order._replace(task=(batch.key, rows)), fds=fds)
@@ -247,16 +242,14 @@ class RowWorker(WorkerHandle):
     def outcome(self) -> Outcome | None:
         """Return how its serving or its task ended, or ``None`` if there is nothing to say."""
         while self._servings and self._servings[0][0].settled:
-            found = self._outcome_of(*self._servings.popleft(), None)
+            found = self._outcome_of(*self._servings.popleft())
             if found is not None:
                 return found
         if self.task is not None and self.task.settled:
-            alone, self.alone = self.alone, None
-            self.abandoned = None
-            return self._outcome_of(self.take_task(), self.task_of, alone)
+            return self._outcome_of(self.take_task(), self.task_of)
         return None
 
-    def _outcome_of(self, future: Future[Any], batch: int, alone: int | None) -> Outcome | None:
+    def _outcome_of(self, future: Future[Any], batch: int) -> Outcome | None:
         """Return how a request ended that was sent for `batch`."""
         try:
             report: Report = portable_result(future)
@@ -265,16 +258,11 @@ class RowWorker(WorkerHandle):
             if isinstance(error, WorkerDiedError) and not is_remote(error):
                 # It may have died while it sent a report, after its last row.
                 number = int(self.slot[BATCH]) or self.task_of
-                if self.task is not None and number == self.task_of:  # it is lost as well
-                    alone = self.alone
-                where = self.cursor, self.range
-                return Outcome(self.index, number, alone, None, told, True, *where)
+                return Outcome(self.index, number, None, told, True, self.cursor, self.range)
             # The worker may lack the blocks that were sent along, so they will be sent again.
             self.known.difference_update(self._attached)
-            return Outcome(self.index, batch, alone, None, told)
-        if not report.batch and alone is None:
-            return None
-        return Outcome(self.index, report.batch or batch, alone, report)
+            return Outcome(self.index, batch, None, told)
+        return Outcome(self.index, report.batch, report) if report.batch else None
 
     def restart(self) -> None:
         """Replace a dead or hung process with a new one, which has no rows."""
@@ -287,7 +275,6 @@ class RowWorker(WorkerHandle):
         self._pid = self.process.pid
         self.known.clear()
         self._servings.clear()
-        self.alone = self.abandoned = None
         slot = self.slot
         slot[CURSOR], slot[START], slot[STOP], slot[BUSY], slot[BATCH] = -1, 0, 0, 0, 0
 
@@ -354,7 +341,6 @@ class RowPool(WorkerPool[RowWorker]):
         # Blocks that all workers that are ready have received.
         self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
-        self._leftover: list[SharedBatch] = []
 
     def deal(self, batch: SharedBatch) -> None:
         """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
@@ -383,15 +369,12 @@ class RowPool(WorkerPool[RowWorker]):
         super()._tend(worker)
         worker.keep_serving(self.dealing)
 
-    def _is_settled(self, worker: RowWorker) -> bool:
-        return super()._is_settled(worker) and worker.abandoned is None
-
     def replace(self, worker: RowWorker) -> None:
         """Replace a worker's process; the batch that it was stepping gets an `Outcome`."""
         super().replace(worker)
         _, _, batch = worker.left_at
         if batch:
-            self.outcomes.append(Outcome(worker.index, batch, None, None))
+            self.outcomes.append(Outcome(worker.index, batch, None))
 
     def _tend_ready(self, worker: RowWorker) -> None:
         outcome = worker.outcome()
@@ -400,23 +383,8 @@ class RowPool(WorkerPool[RowWorker]):
             self._changed.add(worker.index)  # there may be another one
             if outcome.died:
                 self.replace_dead(worker)
-        elif worker.abandoned is not None:
-            self._tend_stopping(worker, *worker.abandoned)
         else:
             super()._tend_ready(worker)
-
-    def _tend_stopping(self, worker: RowWorker, batch: int, since: float) -> None:
-        """Replace a worker that does not finish its range of an abandoned batch."""
-        if worker.batch != batch:
-            worker.abandoned = None
-        elif time.monotonic() - since > _GRACE_SECONDS:
-            logger.warning(
-                "the worker with pid %d did not finish its rows of an abandoned batch within %g "
-                "seconds; it is replaced",
-                worker.process.pid,
-                _GRACE_SECONDS,
-            )
-            self.replace(worker)
 
     def outcomes_of(self, batch: int) -> list[Outcome]:
         """Remove and return the outcomes of a batch."""
@@ -425,29 +393,31 @@ class RowPool(WorkerPool[RowWorker]):
         return mine
 
     def abandon(self, batch: SharedBatch) -> None:
-        """Keep the memory of a batch that has ended until no worker writes to it.
+        """Release the memory of a batch that has ended, once no worker writes to it.
 
-        The workers take no further rows of it, but finish the ranges that they have taken.
+        There are no tokens of it any more, and workers finish the ranges that they have taken.
+        Those that do not do so within a second are replaced.
         """
-        self._leftover.append(batch)
-        for worker in self.workers:
-            if worker.batch == batch.number and worker.abandoned is None:
-                worker.abandoned = batch.number, time.monotonic()
-                self._changed.add(worker.index)
-
-    def release_unused(self) -> None:
-        """Release memory of abandoned batches that no worker writes to any more."""
-        for left in tuple(self._leftover):
-            if not any(worker.may_write(left.number) for worker in self.workers):
-                self._leftover.remove(left)
-                self.outcomes_of(left.number)
-                left.release()
+        until = time.monotonic() + _GRACE_SECONDS
+        while left := [worker for worker in self.workers if worker.may_write(batch.number)]:
+            if time.monotonic() < until:
+                self.wait(_CHECK_SECONDS)
+                continue
+            for worker in left:
+                logger.warning(
+                    "the worker with pid %d did not finish its rows of an abandoned batch within "
+                    "%g seconds; it is replaced",
+                    worker.process.pid,
+                    _GRACE_SECONDS,
+                )
+                self.replace(worker)
+        self.outcomes_of(batch.number)
+        batch.release()
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
+        self.tokens.drain(None)  # otherwise workers would step their rows first
         super().close(seconds)
-        while self._leftover:
-            self._leftover.pop().release()
         self._slots.close()
         self.tokens.close()
         if self._finalizer is not None:

@@ -184,25 +184,22 @@ class _RowServer:
         self._linger = order.linger
 
     def serve(self) -> None:
-        """Step the rows of tokens until there is something to report, or another request."""
-        slot, tokens = self._slot, self._tokens
-        until = time.perf_counter() + self._linger
+        """Step the rows of tokens until there is something to report, or another request.
+
+        Requests are looked for between batches: the owner sends none to a worker with tokens left.
+        """
+        slot, tokens, stepped, until = self._slot, self._tokens, True, 0.0
         while True:
-            if wait_for_request(-1, 0.0):  # it may bring the blocks of the batch that comes next
-                break
             slot[BUSY] = 1
             token = tokens.take()
             if token is not None:
                 key, (start, stop) = token
-                if self._reports and key != self._key:
+                if key != self._key and (self._reports or not self._open_next(key)):
                     tokens.put_back(key, (start, stop))
                     break
-                if not self._open(key):
-                    tokens.put_back(key, (start, stop))
-                    break  # the owner sends the blocks
                 if self._batch is not None:
                     self._step(start, stop)
-                    until = time.perf_counter() + self._linger
+                    stepped = True
                 continue
             if self._reports:
                 break
@@ -210,8 +207,14 @@ class _RowServer:
             if self._batch is not None and self._batch.is_done():
                 os.eventfd_write(self._done_fd, 1)
                 self._batch = None
+            if stepped:
+                stepped, until = False, time.perf_counter() + self._linger
             if self._waits(until):
                 break
+
+    def _open_next(self, key: Key) -> bool:
+        """Find the batch `key`; return False if a request, such as for its blocks, comes first."""
+        return not wait_for_request(-1, 0.0) and self._open(key)
 
     def _waits(self, until: float) -> bool:
         """Wait for the next token or request; return whether there is a request.

@@ -20,7 +20,7 @@ from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
 from plangym_like.planners.gaussian_plans import CEM, ICEM, MPPI, PredictiveSampling
 from plangym_like.planners.go_explore import GoExplore, Visit
 from plangym_like.planners.iw import IW, RolloutIW
-from plangym_like.planners.observations import tile_colors
+from plangym_like.planners.observations import tile_colors, tile_pairs
 from plangym_like.planners.open_loop import OpenLoopMCTS, RandomShooting
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner, play
@@ -56,4 +56,5 @@ __all__ = [
     "play",
     "position_cells",
     "tile_colors",
+    "tile_pairs",
 ]

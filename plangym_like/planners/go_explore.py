@@ -104,9 +104,7 @@ class CellArchive:
         names = ("score", "frames", "lives", "node", "legal")
         return Walkers(states, *(cells[name][rows] for name in names))
 
-    def add(
-        self, after: Walkers, names: list[Hashable], spent: Spent, screens: Any = 0
-    ) -> None:
+    def add(self, after: Walkers, names: list[Hashable], spent: Spent, screens: Any = 0) -> None:
         """Keep visits to new cells and better visits to known cells; count all others.
 
         `after` are N walkers after a step, and `names` the cells that they are in. `screens`

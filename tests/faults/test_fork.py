@@ -102,17 +102,15 @@ thread = in_thread(lambda: USE)
 def work():
     for use in (
         busy.reset,
-        busy.get_state,
         busy.get_image,
         lambda: busy.step(0),
         lambda: busy.set_state(state),
         lambda: busy.step(0, state),
         lambda: busy.step_batch([0], state),
         lambda: busy.rollout_batch([[0]], state),
-        lambda: busy.simulator,
     ):
-        refuses(use, "Slow", "forked", "clone")
-    with busy.clone() as other:
+        refuses(use, "forked", "make another one")
+    with plangym_like.make(Slow) as other:
         assert other.step(0, state).obs.tolist() == [1]
         assert other.step_batch([0, 1], state).obs.tolist() == [[1], [1]]
     busy.close()
