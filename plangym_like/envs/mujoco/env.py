@@ -101,7 +101,8 @@ class MujocoCodec(PhysicsCodec, Codec):
         if images:
             carried = {**drawn(base.data), **carried}
         carried = {**carried, **{f"model.{name}": edited_arrays[name] for name in edited_arrays}}
-        super().__init__(base.model, base.data, carried)
+        versions = () if self.robot is None else self.robot.versions
+        super().__init__(base.model, base.data, carried, len(versions))
         self._note_inexactness()
         if self.robot is not None:
             self._find_columns()
@@ -122,7 +123,7 @@ class MujocoCodec(PhysicsCodec, Codec):
         if self.exactness != "exact":
             return ()
         # Resets change these, but steps do not read them. Resets of Pusher also write `init_qpos`.
-        but = ("cylinder_pos", "goal", "goal_pos", "init_qpos")
+        but = ("cylinder_pos", "goal", "goal_pos", "init_qpos", "version")
         settings = AttributeSettings(self._base, but)
         return settings, ModelSettings(self._base.model, self._edited_names)
 
@@ -159,6 +160,7 @@ class MujocoCodec(PhysicsCodec, Codec):
             "class": qualified_name(type(self._base)),
             "model": model_digest(self._base.model, without=self._edited_names),
             "carried": self.carried,
+            "versions": [] if self.robot is None else list(map(model_digest, self.robot.versions)),
             "mujoco": mujoco.__version__,
         }
 
@@ -228,7 +230,7 @@ class MujocoSimulator(GymnasiumSimulator):
         images, robot_class = self.render_mode == "rgb_array", self.robot_class(self.base)
         codec = MujocoCodec(self.base, robot_class, images=images, edited=edited)
         # MuJoCo uses numbers in these arrays as indices without checking them.
-        self.checksum = not codec.is_integration
+        self.checksum = not codec.is_integration or bool(codec.robot and codec.robot.versions)
         return codec
 
     def _moments(self) -> Iterator[None]:
