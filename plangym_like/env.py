@@ -413,8 +413,14 @@ class PlanEnv(Repeatable):
             # own lock while it waits for the stepper's, so using it here could deadlock.
             inputs = layout.check([chosen], row, steps, None)
             sample = AuditedRows(auditor, inputs, auditor.alone, SubmitOptions())
-        how: dict[str, Any] = {"read": return_state, "image": self.return_image}
-        result = stepper.current.step(chosen, steps, row, autoreset=self.autoreset, **how)
+        result = stepper.current.step(
+            chosen,
+            steps,
+            row,
+            read=return_state,
+            image=self.return_image,
+            autoreset=self.autoreset,
+        )
         if sample is not None:
             sample.audit_step()
         if isinstance(result, Transition):
