@@ -28,27 +28,14 @@ JOB = {"env_id": "ALE/MsPacman-v5", "obs_type": "ram", "count": 256}
 STORE_NBYTES = 200 << 20
 _HERE = {"n_workers": CORES}
 _RAY = {**_HERE, "ray": True, "object_store_memory": STORE_NBYTES}
+_W = f"{CORES} workers"
 ENTRIES = (
-    Entry("parallel", f"ParallelEnv, {CORES} workers", "ours", "ours", _HERE),
-    Entry("ray", f"RayEnv, one node, {CORES} workers", "ours", "ours", _RAY),
-    Entry(
-        "ray_far",
-        f"RayEnv, {CORES} workers, all on another node",
-        "ours",
-        "ours",
-        {**_RAY, "far": True},
-    ),
+    Entry("parallel", f"ParallelEnv, {_W}", "ours", "ours", _HERE),
+    Entry("ray", f"RayEnv, one node, {_W}", "ours", "ours", _RAY),
+    Entry("ray_far", f"RayEnv, {_W}, all on another node", "ours", "ours", {**_RAY, "far": True}),
     Entry("raw", f"{CORES} raw loops at once", "raw", "raw", {"processes": CORES}),
-    Entry(
-        "plangym_ray",
-        f"plangym's RayEnv, {CORES} workers",
-        "plangym",
-        "states",
-        {**_HERE, "ray": True},
-    ),
-    Entry(
-        "plangym_parallel", f"plangym's ParallelEnv, {CORES} workers", "plangym", "states", _HERE
-    ),
+    Entry("plangym_ray", f"plangym's RayEnv, {_W}", "plangym", "states", {**_HERE, "ray": True}),
+    Entry("plangym_parallel", f"plangym's ParallelEnv, {_W}", "plangym", "states", _HERE),
 )
 
 

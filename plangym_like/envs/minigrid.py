@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from minigrid.core.grid import Grid
-from minigrid.core.world_object import Ball, Box, Door, Key
+from minigrid.core.world_object import Ball, Box, Door, Key, WorldObj
 from minigrid.envs.babyai.core.verifier import ActionInstr, ObjDesc, SeqInstr
 from minigrid.minigrid_env import MiniGridEnv as MiniGridBase
 from numpy.typing import NDArray
@@ -180,19 +180,24 @@ class Episode:
     ) -> None:
         self._data, self._objects = data, objects
         self._attributes = attributes
-        self._numbers = {id(thing): number for number, thing in enumerate(objects)}
         self._grid: Any = attributes["grid"]
         self._cells = list(self._grid.grid)
-        # The attributes of an object, the name of one that steps may replace, and its first value.
-        self._first: list[tuple[dict[str, Any], str, Any]] = []
+        # An object, the name of an attribute that steps may replace, and its first value.
+        self._first: list[tuple[Any, str, Any]] = []
         for thing in objects:
-            owned = attributes if thing is objects[0] else vars(thing)
             for name in _changing(thing.__class__):
-                if name in owned:
-                    self._first.append((vars(thing), name, owned[name]))
-        changing = {name for place, name, _ in self._first if place is vars(objects[0])}
+                if thing is objects[0]:
+                    self._first.append((thing, name, attributes[name]))
+                elif hasattr(thing, name):
+                    self._first.append((thing, name, getattr(thing, name)))
+        changing = {name for thing, name, _ in self._first if thing is objects[0]}
         self._names = vars(objects[0]).keys() | attributes.keys()
         self._others = [(n, value) for n, value in attributes.items() if n not in changing]
+
+    @functools.cached_property
+    def _numbers(self) -> dict[int, int]:
+        """The number of each object, by its ``id``."""
+        return {id(thing): number for number, thing in enumerate(self._objects)}
 
     # The bytes of an episode
 
@@ -202,11 +207,11 @@ class Episode:
         if self._data is None:
             base, cells = self._objects[0], self._grid.grid
             now, cells_now = dict(vars(base)), list(cells)
-            values = [owned[name] for owned, name, _ in self._first]
+            values = [getattr(thing, name) for thing, name, _ in self._first]
             self.restore(base, _NOTHING)
             self._data = _encoded(self._objects)
-            for (owned, name, _), value in zip(self._first, values, strict=True):
-                owned[name] = value
+            for (thing, name, _), value in zip(self._first, values, strict=True):
+                setattr(thing, name, value)
             cells[:] = cells_now
             vars(base).clear()
             vars(base).update(now)
@@ -215,7 +220,8 @@ class Episode:
     @classmethod
     def of(cls, base: Any) -> Episode:
         """Return the present episode of `base`, beginning with its present state."""
-        return cls(_held(base), _objects(base))
+        attributes = _held(base)
+        return cls(attributes, _objects(base, attributes))
 
     @classmethod
     def decoded(cls, base: Any, data: bytes) -> Episode:
@@ -263,8 +269,8 @@ class Episode:
                     return None
                 codes += (place, number)
             codes[0] = len(codes) // 2
-        for number, (owned, name, first) in enumerate(self._first):
-            value = owned[name]
+        for number, (thing, name, first) in enumerate(self._first):
+            value = getattr(thing, name)
             if value is not first:
                 code = self._code(value)
                 if code is None:
@@ -281,8 +287,8 @@ class Episode:
         attributes.update(self._attributes)
         cells, first, objects = self._grid.grid, self._first, self._objects
         cells[:] = self._cells
-        for owned, name, value in first:
-            owned[name] = value
+        for thing, name, value in first:
+            setattr(thing, name, value)
         if changes == _NOTHING:
             return
         codes = struct.unpack(f"<{len(changes) // 2}h", changes)
@@ -290,8 +296,9 @@ class Episode:
         for place, number in zip(codes[1:at:2], codes[2:at:2], strict=True):
             cells[place] = objects[number] if number else None
         while at < len(codes):
-            owned, name, _ = first[codes[at]]
-            owned[name], at = self._value(codes, at + 1)
+            thing, name, _ = first[codes[at]]
+            value, at = self._value(codes, at + 1)
+            setattr(thing, name, value)
 
     def _code(self, value: Any) -> Sequence[int] | None:
         """Return `value` as codes; ``None`` if that is not possible."""
@@ -417,12 +424,11 @@ def _held(base: Any) -> dict[str, Any]:
     }
 
 
-def _objects(base: Any) -> list[Any]:
-    """Return `base` and all of MiniGrid's objects in its attributes, in the order of a walk."""
+def _objects(base: Any, attributes: dict[str, Any]) -> list[Any]:
+    """Return `base` and all of MiniGrid's objects in its `attributes`, in the order of a walk."""
     found, seen = [base], {id(base)}
     for thing in found:
-        owned = _held(base) if thing is base else vars(thing)
-        values = [owned[name] for name in sorted(owned)]
+        values = list(attributes.values()) if thing is base else _values(thing)
         for value in values:
             kind: Any = type(value)
             if kind is list or kind is tuple:
@@ -431,6 +437,20 @@ def _objects(base: Any) -> list[Any]:
                 seen.add(id(value))
                 found.append(value)
     return found
+
+
+def _values(thing: Any) -> list[Any]:
+    """Return the values of an object's attributes that may refer to others, in order of names.
+
+    Python 3.11 reads the attributes of an object more slowly once its dict has been asked for, so
+    the dicts of grids and of the objects in their cells are not.
+    """
+    if isinstance(thing, WorldObj):
+        return [thing.contains]
+    if isinstance(thing, Grid):
+        return list(thing.grid)
+    owned = vars(thing)
+    return [owned[name] for name in sorted(owned)]
 
 
 def _encoded(objects: list[Any]) -> bytes:
