@@ -405,9 +405,8 @@ class WrapperState(WrapperValues):
         if len(limits) == 1:
             (limit,) = limits
             self.time_limit, self.nbytes = limit.locate(), _NUMBER.itemsize
-            if limit.names is None:
-                limit.constant |= {_STEPS}
-            else:
+            limit.leave_out(_STEPS)
+            if limit.names == ():
                 self.owners.remove(limit)
         # Where the state of the other wrappers begins: its length, and its bytes.
         self._others_at = self.nbytes
@@ -485,7 +484,7 @@ class WrapperState(WrapperValues):
         named: dict[str, Any] = {}
         for owner, values in zip(self.owners, self._payload(payload), strict=True):
             for name, value in owner.items(values):
-                if owner.kind is TimeLimit:
+                if owner.kind is TimeLimit and name == _STEPS:
                     named.setdefault("elapsed_steps", _NO_STEPS if value is None else value)
                 else:
                     named.setdefault(f"{owner.place}.{name}", value)
