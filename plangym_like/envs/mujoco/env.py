@@ -20,7 +20,7 @@ import contextlib
 import copy
 import logging
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import gymnasium
@@ -41,7 +41,6 @@ from plangym_like.envs.mujoco.batch import Robot, RobotKernel
 from plangym_like.envs.mujoco.physics import (
     INTEGRATION,
     EditedArrays,
-    ModelSettings,
     PhysicsCodec,
     derived,
     drawn,
@@ -50,7 +49,6 @@ from plangym_like.envs.mujoco.physics import (
 from plangym_like.envs.mujoco.robots import robot_for
 from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
@@ -101,7 +99,8 @@ class MujocoCodec(PhysicsCodec, Codec):
         if images:
             carried = {**drawn(base.data), **carried}
         carried = {**carried, **{f"model.{name}": edited_arrays[name] for name in edited_arrays}}
-        super().__init__(base.model, base.data, carried)
+        versions = () if self.robot is None else self.robot.versions
+        super().__init__(base.model, base.data, carried, len(versions))
         self._note_inexactness()
         if self.robot is not None:
             self._find_columns()
@@ -117,14 +116,6 @@ class MujocoCodec(PhysicsCodec, Codec):
             notes.append(self.lost)
         if notes:
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
-
-    def settings(self) -> Sequence[Settings]:
-        if self.exactness != "exact":
-            return ()
-        # Resets change these, but steps do not read them. Resets of Pusher also write `init_qpos`.
-        but = ("cylinder_pos", "goal", "goal_pos", "init_qpos")
-        settings = AttributeSettings(self._base, but)
-        return settings, ModelSettings(self._base.model, self._edited_names)
 
     @property
     def edits_model(self) -> bool:
@@ -159,6 +150,7 @@ class MujocoCodec(PhysicsCodec, Codec):
             "class": qualified_name(type(self._base)),
             "model": model_digest(self._base.model, without=self._edited_names),
             "carried": self.carried,
+            "versions": [] if self.robot is None else list(map(model_digest, self.robot.versions)),
             "mujoco": mujoco.__version__,
         }
 
@@ -228,7 +220,7 @@ class MujocoSimulator(GymnasiumSimulator):
         images, robot_class = self.render_mode == "rgb_array", self.robot_class(self.base)
         codec = MujocoCodec(self.base, robot_class, images=images, edited=edited)
         # MuJoCo uses numbers in these arrays as indices without checking them.
-        self.checksum = not codec.is_integration
+        self.checksum = not codec.is_integration or bool(codec.robot and codec.robot.versions)
         return codec
 
     def _moments(self) -> Iterator[None]:

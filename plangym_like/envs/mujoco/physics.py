@@ -24,8 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, SnapshotError
-from plangym_like.snapshots.base_settings import Settings
-from plangym_like.snapshots.differences import difference
 from plangym_like.states.rows import Row, padded
 
 INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -35,8 +33,6 @@ _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 _ANY_SIZE = ("history", "plugin_state", "userdata")
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
-# MuJoCo aligns arrays of models to this many bytes.
-_PADDING = 64
 # A copy of the model's list of plugins, and pointers to their data.
 PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
@@ -65,6 +61,9 @@ class PhysicsCodec:
     model, data : MjModel, MjData
     carried : mapping of str to array
         Contiguous arrays of the simulation that are saved with the integration state.
+    versions : int
+        If it is not 0, the carried number ``model`` is one of so many versions of the model, and
+        `view` and `build_state` have it too.
 
     Attributes
     ----------
@@ -89,7 +88,9 @@ class PhysicsCodec:
         Bodies of the model may sleep.
     """
 
-    def __init__(self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(
+        self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]], versions: int = 0
+    ) -> None:
         if may_sleep(model):
             raise SnapshotError(
                 'bodies of this model may fall asleep (<flag sleep="enable"/>), and MuJoCo does '
@@ -99,7 +100,8 @@ class PhysicsCodec:
         self._size = int(mujoco.mj_stateSize(model, INTEGRATION))
         self.state_nbytes = 8 * self._size
         self.places = _parts(model, data)
-        self._names = tuple(self.places)
+        self._versions = versions
+        self._names = (*self.places, *(("model",) if versions else ()))
         self.is_integration = not model.nflex
         if model.nflex:
             carried = {**carried, **derived(data)}
@@ -131,7 +133,7 @@ class PhysicsCodec:
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the non-empty parts of the integration state by name, each ``(N, ...)``."""
-        numbers = payloads[:, : self.state_nbytes].view(np.float64)
+        numbers = payloads[:, : self.nbytes].view(np.float64)
         found = {}
         for name in self._names:
             place, shape = self.places[name]
@@ -162,9 +164,9 @@ class PhysicsCodec:
         }
         if all((value == known[name][0]).all() for name, value in values.items()):
             return
-        numbers = payload[: self.state_nbytes].view(np.float64)
         for name, value in values.items():
-            numbers[self.places[name][0]] = value.ravel()
+            payload[: self.nbytes].view(np.float64)[self.places[name][0]] = value.ravel()
+        numbers = payload[: self.state_nbytes].view(np.float64)
         kept = numbers.copy()
         current = np.empty(self.nbytes, np.uint8)
         self.read(current)
@@ -187,6 +189,8 @@ class PhysicsCodec:
             return value
         if name == "eq_active" and not np.isin(value, (0, 1)).all():
             raise InputError(f"eq_active must be numbers 0 or 1, got {given!r}")
+        if name == "model" and value not in range(self._versions):
+            raise InputError(f"model must be a number below {self._versions}, got {given!r}")
         # If a state has larger numbers, MuJoCo's next step resets the simulation.
         if value.shape != shape or not (np.abs(value) <= mujoco.mjMAXVAL).all():
             raise InputError(
@@ -296,61 +300,6 @@ def _options(model: Any, without: Collection[str]) -> dict[str, Any]:
         names = [f"{group}.{name}" for name in dir(part) if name[0] != "_"]
         found.update({name: attrgetter(name)(model) for name in names if name not in without})
     return copy.deepcopy(found)
-
-
-class ModelSettings(Settings):
-    """The model, except textures and the arrays that rows hold.
-
-    Parameters
-    ----------
-    model : mujoco.MjModel
-    without : collection of str
-        The names of arrays that rows hold.
-    """
-
-    def __init__(self, model: Any, without: Collection[str] = ()) -> None:
-        self._model, self._without, arrays = model, without, _changeable(model)
-        self._arrays = {name: arrays[name] for name in arrays if name not in without}
-        self._copies = {name: array.copy() for name, array in self._arrays.items()}
-        self._spans = _spans(self._arrays.values())
-        self._bytes, self._options = self._bytes_now(), _options(model, without)
-
-    def _bytes_now(self) -> list[bytes]:
-        return [span.tobytes() for span in self._spans]
-
-    def change(self, *, thorough: bool = False) -> str:
-        if self._bytes_now() != self._bytes:
-            return _change(self._copies, self._arrays)
-        if thorough:
-            return _change(self._options, _options(self._model, self._without))
-        return ""
-
-
-def _change(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return which value of a model has changed, and how."""
-    for name, value in then.items():
-        if found := difference(value, now[name], f"model.{name}"):
-            return f"{found[0]} changed from {found[1].replace(' and ', ' to ', 1)}"
-    return ""
-
-
-def _spans(arrays: Collection[NDArray[Any]]) -> list[NDArray[np.uint8]]:
-    """Return few arrays over the memory of all `arrays`.
-
-    A model has about 500 arrays in one block of memory, one after the other, with padding between
-    them. Comparing the memory of neighbours together takes 3 us instead of 50.
-    """
-    spans: list[NDArray[np.uint8]] = []
-    end = 0
-    for array in sorted(filter(len, map(np.ravel, arrays)), key=address_of):
-        begin = address_of(array)
-        if spans and 0 <= begin - end < _PADDING:
-            length = begin + array.nbytes - address_of(spans[-1])
-            spans[-1] = np.lib.stride_tricks.as_strided(spans[-1], (length,), (1,))
-        else:
-            spans.append(array.view(np.uint8))
-        end = begin + array.nbytes
-    return spans
 
 
 class EditedArrays:
