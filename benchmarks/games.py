@@ -2,7 +2,8 @@
 
 Run it from anywhere; it continues where the last run has stopped::
 
-    python benchmarks/games.py --games 200 --simulations 100 --out games.jsonl
+    python benchmarks/games.py --games 200 --simulations 50 --out games.jsonl
+    python benchmarks/games.py --speed  # the time of a simulation, and of evaluations by a network
 
 `UCT`, and `PUCT` with uniform priors and rollouts, play Connect Four and Othello; colours
 alternate. Both sides roll out random moves to the end of the game, keep no tree from one move to
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -89,6 +92,65 @@ def play_games(
     return finished
 
 
+def speeds() -> str:
+    """Return a table of the times of simulations and evaluations on Connect Four."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+    import connect_four
+    import torch
+    from open_spiel.python.algorithms import mcts
+
+    torch.set_num_threads(1)
+    game, count = pyspiel.load_game("connect_four"), 1_000
+    evaluator = mcts.RandomRolloutEvaluator(1, np.random.RandomState(0))
+    python = mcts.MCTSBot(game, 2.0, count, evaluator, solve=True)
+    cpp = pyspiel.MCTSBot(
+        game, pyspiel.RandomRolloutEvaluator(1, 0), 2.0, count, 1000, True, 0, False
+    )
+    own = plangym_like.make(connect_four.ConnectFour)
+    theirs = plangym_like.make("openspiel/connect_four")
+    network, rules = connect_four.Network(), connect_four.RULES
+
+    def search(cls: Any, env: Any, roots: int, simulations: int, **options: Any) -> Any:
+        planner = cls(env, **options)
+        planner.simulations = simulations
+        starts = [env.reset(seed=0)] * roots
+        return lambda: planner.plan_batch(starts, budget=10**7, seed=0)
+
+    def singly() -> None:
+        for _ in range(64):
+            one()
+
+    one = search(_PUCT, own, 1, 64, evaluate=network.evaluate, **rules)
+    together = search(_PUCT, own, 64, 64, evaluate=network.evaluate, **rules)
+    ways: dict[str, tuple[int, Any]] = {
+        "simulation, MCTSBot in Python": (count, lambda: python.step(game.new_initial_state())),
+        "simulation, MCTSBot in C++": (count, lambda: cpp.step(game.new_initial_state())),
+        "simulation, UCT on OpenSpiel's game": (
+            count,
+            search(_UCT, theirs, 1, count, batch=32, rollout=42),
+        ),
+        "simulation, UCT on NumPy's boards": (
+            5 * count,
+            search(_UCT, own, 1, 5 * count, batch=512, rollout=42, **rules),
+        ),
+        "simulation, UCT on NumPy's boards, 64 games": (
+            64 * count,
+            search(_UCT, own, 64, count, rollout=42, **rules),
+        ),
+        "evaluation, 64 searches with PUCT, one by one": (64 * 64, singly),
+        "evaluation, 64 searches together": (64 * 64, together),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(3):
+        for name, (number, call) in ways.items():
+            begun = time.process_time()
+            call()
+            times[name].append((time.process_time() - begun) / number)
+    lines = ["| what | CPU time, us |", "| --- | --- |"]
+    lines += [f"| {name} | {1e6 * np.median(found):.0f} |" for name, found in times.items()]
+    return "\n".join(lines)
+
+
 def table(games: list[dict[str, Any]]) -> str:
     """Return wins, draws and losses of our searches, as a table in Markdown."""
     lines = [
@@ -116,7 +178,11 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=100, help="for each move")
     parser.add_argument("--out", type=Path, default=Path("games.jsonl"))
     parser.add_argument("--only", nargs="+", choices=GAMES, default=list(GAMES))
+    parser.add_argument("--speed", action="store_true", help="measure times instead")
     args = parser.parse_args()
+    if args.speed:
+        print(speeds())
+        return
     done = []
     if args.out.exists():
         done = [json.loads(line) for line in args.out.read_text().splitlines()]

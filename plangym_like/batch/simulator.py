@@ -45,18 +45,14 @@ def as_reward(reward: Any) -> float:
         if numbers.size == 1 and numbers.dtype.kind in "biufO":
             return float(numbers.item())
     except OverflowError as error:
+        kind = type(reward).__name__
         raise RewardError(
-            f"step returned a reward of class {type(reward).__name__} that is too large for "
-            "float64; return a smaller number, such as the logarithm"
+            f"step returned a reward of class {kind} that is too large for float64"
         ) from error
     except (TypeError, ValueError):
-        numbers = np.empty(0, object)
-    if numbers.dtype.kind in "biuf":
-        told = f"a reward of shape {numbers.shape}; combine them in a wrapper, such as LinearReward"
-    else:
-        hint = "; combine the rewards of several agents" * isinstance(reward, Mapping)
-        told = f"the reward {reward!r}, which is not a number{hint}"
-    raise RewardError(f"step returned {told}")
+        pass
+    hint = "; combine the rewards of several agents" * isinstance(reward, Mapping)
+    raise RewardError(f"step returned the reward {reward!r}, which is not one number{hint}")
 
 
 def as_flag(name: str, flag: Any) -> bool:

@@ -183,10 +183,7 @@ def fitted(
         )
     fitting = as_dtype(given, dtype)
     if fitting is None:
-        with np.errstate(all="ignore"):
-            cast = given.astype(dtype)
-        lost = np.isfinite(given) & ~np.isfinite(cast) if dtype.kind == "f" else cast != given
-        wrong = given[lost].ravel()[0]
+        wrong = next(one for one in given.ravel() if as_dtype(one, dtype) is None)
         raise ObservationError(
             f"the observation holds {wrong}, which {dtype}, the dtype of {space}, cannot represent"
         )

@@ -521,7 +521,7 @@ def _advance(model: Any, data: Any, substeps: int) -> None:
 class Walker(Robot):
     """The planar walker; `env` is dm_control's own environment."""
 
-    advance = staticmethod(_advance)
+    advance, stage = staticmethod(_advance), None
     refresh = staticmethod(mujoco.mj_step1)
 
     def simulation(self) -> tuple[Any, Any, int]:

@@ -172,8 +172,7 @@ class ReplayCodec(Codec):
 
     def renew(self) -> None:
         """Drop the current state; the next episode begins with a fresh random generator."""
-        self._proxy.clear()
-        self._proxy.forget()
+        self._proxy.renew()
         self._proxy.cache.replayed = 0
 
 
@@ -316,11 +315,6 @@ class ReplayedSimulator(GymnasiumSimulator):
         is_new = not self._proxy.seeds_only
         self._proxy.seeds_only = True
         return is_new
-
-    def renew(self) -> None:
-        """Return to the first copy, which has never been reset."""
-        self._proxy.show_first()
-        super().renew()
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return an attribute in which the states of two payloads differ, and both values.

@@ -33,7 +33,12 @@ from plangym_like.envs.kernel import (
     Outcomes,
     States,
 )
-from plangym_like.errors import InputError, SnapshotError, StateFormatError
+from plangym_like.errors import (
+    InputError,
+    SnapshotError,
+    StateCapacityError,
+    StateFormatError,
+)
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.random_state import (
     GENERATOR_NBYTES,
@@ -50,8 +55,6 @@ _HIGH_FACTOR, _LOW_FACTOR = np.uint64(_MULTIPLIER >> 64), np.uint64(_MULTIPLIER 
 _FACTORS = _LOW_FACTOR & _LOW_HALF, _LOW_FACTOR >> _HALF
 
 _NOTHING = -1
-# Bytes for the hands of Blackjack. A player loses with 22 cards at the latest.
-_HANDS_NBYTES = 256
 
 
 class GridCodec(AttributeCodec):
@@ -152,11 +155,19 @@ class TaxiCodec(GridCodec):
 
 
 class BlackjackCodec(AttributeCodec):
-    """Saves Blackjack: both hands, and the dealer's card that is shown."""
+    """Saves Blackjack: the cards of both hands, and the dealer's card that is shown.
+
+    A player loses with 22 cards at the latest; a hand has more than `_ROOM` cards only if a game is
+    continued long after its end.
+    """
+
+    _ROOM = 32
+    _SUITS = ("", "C", "D", "H", "S")
+    _VALUES = ("", "A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
 
     def __init__(self, base: Any) -> None:
-        names = "player", "dealer", "dealer_top_card_suit", "dealer_top_card_value_str"
-        super().__init__(base, [Attribute(name) for name in names], _HANDS_NBYTES)
+        sizes = {"player": self._ROOM, "dealer": self._ROOM, "shown": 2}
+        super().__init__(base, [Attribute(name, np.uint8, (sizes[name],)) for name in sizes])
         self.columns = {}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -164,12 +175,30 @@ class BlackjackCodec(AttributeCodec):
         return {"game": rules, "generator": "behind the game"}
 
     def values(self) -> Sequence[Any]:
-        player, dealer, *shown = super().values()
-        return bytes(player), bytes(dealer), *shown
+        env = self._base
+        suit = self._SUITS.index(env.dealer_top_card_suit)
+        shown = suit, self._VALUES.index(env.dealer_top_card_value_str)
+        return self._padded(env.player), self._padded(env.dealer), np.array(shown, np.uint8)
+
+    def _padded(self, hand: Sequence[int]) -> NDArray[np.uint8]:
+        if len(hand) > self._ROOM:
+            raise StateCapacityError(
+                f"a hand has {len(hand)} cards, but rows have room for {self._ROOM}; reset the game"
+            )
+        return np.frombuffer(bytes(hand).ljust(self._ROOM, b"\0"), np.uint8)
 
     def put(self, values: Sequence[Any]) -> None:
-        player, dealer, *shown = values
-        super().put((list(player), list(dealer), *shown))
+        """Set the attributes to `values`; raise `StateFormatError` if a row is damaged."""
+        env, (*hands, shown) = self._base, values
+        player, dealer = (list(hand.tobytes().rstrip(b"\0")) for hand in hands)
+        try:
+            suit, value = self._SUITS[shown[0]], self._VALUES[shown[1]]
+        except IndexError as error:
+            raise StateFormatError("a state row is damaged: there is no such card") from error
+        if not player or not dealer:
+            raise StateFormatError("a state row is damaged: there is no such hand")
+        env.player, env.dealer = player, dealer
+        env.dealer_top_card_suit, env.dealer_top_card_value_str = suit, value
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the hands ``player`` and ``dealer``, cards from 1 (ace) to 10."""
@@ -178,7 +207,7 @@ class BlackjackCodec(AttributeCodec):
             hand = np.asarray(cards)
             if hand.dtype.kind not in "iu" or hand.ndim != 1 or not {*hand} <= {*range(1, 11)}:
                 raise InputError(f"a hand is a list of cards from 1 (ace) to 10, got {cards!r}")
-            hands[name] = bytes(hand.tolist())
+            hands[name] = self._padded(hand.tolist())
         super().build_state(payload, hands)
 
 

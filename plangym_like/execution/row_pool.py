@@ -106,8 +106,7 @@ class RowWorker(WorkerHandle):
     Attributes
     ----------
     known : set of int
-        The numbers of the shared memory blocks that the process has received; 0 is the pipe of
-        tokens.
+        The numbers of the shared memory blocks that the process has received.
     task_rows : (int, int)
         The range of its last task.
     task_of : int
@@ -126,9 +125,9 @@ class RowWorker(WorkerHandle):
         done_fd: int,
         signature: int,
     ) -> None:
-        super().__init__(process, index, greet)
         self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
         self._signature = signature
+        super().__init__(process, index)
         self.slot = slot
         self.known: set[int] = set()
         self._attached: Sequence[int] = ()
@@ -140,6 +139,12 @@ class RowWorker(WorkerHandle):
         self.task_of = 0
         self.task_rows = (0, 0)
         self.left_at: tuple[Range, int, int] = (0, 0), -1, 0
+
+    def _greet(self) -> None:
+        fds = [self._slots.fd, self._tokens.read_fd, self._tokens.write_fd, self._done_fd]
+        settings = self.index, self.process.linger, self._signature
+        self._greeting = self.process.apply(greet, *settings, fds=fds, patient=True)
+        self.started_at = time.monotonic()
 
     # What it is doing
 
@@ -204,9 +209,9 @@ class RowWorker(WorkerHandle):
         """Let the worker serve, if it does not, and send it the blocks of `batch` that it lacks."""
         if not self.ready or self.task is not None or self.interrupted:
             return
-        # Other code has restarted it, or Ctrl-C has interrupted `restart`.
-        if self.process.pid != self._pid:
-            self._lose_process()
+        if self.process.pid != self._pid:  # other code has restarted it
+            self.interrupted = True
+            return
         if self._servings and (batch is None or batch.block_numbers <= self.known):
             return
         self.interrupted = True
@@ -224,20 +229,14 @@ class RowWorker(WorkerHandle):
         self.start_task(serve, order._replace(task=(batch.key, rows)), fds=fds)
 
     def _order(self, batch: SharedBatch | None) -> tuple[Order, Sequence[int]]:
-        """Return an order, with which the blocks are sent that the worker lacks."""
-        pipe = [self._tokens.read_fd, self._tokens.write_fd, self._done_fd]
-        fds = [] if 0 in self.known else pipe
-        blocks = [self._slots, *(() if batch is None else batch.blocks)]
+        """Return an order, and the descriptors of the blocks that the worker lacks."""
+        blocks = () if batch is None else batch.blocks
         fresh = [block for block in blocks if block.number not in self.known]
-        dropped = tuple(self.known - alive - {0})
-        attached = ([0] if fds else []) + [block.number for block in fresh]
-        order = Order(
-            self.index, self._slots.number, self._signature, self.process.linger, attached, dropped
-        )
+        dropped = tuple(self.known - alive)
+        self._attached = [block.number for block in fresh]
         self.known.difference_update(dropped)
-        self.known.update(attached)
-        self._attached = attached
-        return order, [*fds, *(block.fd for block in fresh)]
+        self.known.update(self._attached)
+        return Order(self._attached, dropped), [block.fd for block in fresh]
 
     def outcome(self) -> Outcome | None:
         """Return how its serving or its task ended, or ``None`` if there is nothing to say."""
@@ -275,6 +274,8 @@ class RowWorker(WorkerHandle):
         self._pid = self.process.pid
         self.known.clear()
         self._servings.clear()
+        # A row that is tried again in the new process may leave the slot as it was.
+        self._progress, self.progress_at = (), time.monotonic()
         slot = self.slot
         slot[CURSOR], slot[START], slot[STOP], slot[BUSY], slot[BATCH] = -1, 0, 0, 0, 0
 
@@ -416,7 +417,8 @@ class RowPool(WorkerPool[RowWorker]):
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
-        self.tokens.drain(None)  # otherwise workers would step their rows first
+        if self.dealing is not None:  # otherwise workers would step its rows first
+            self.tokens.drain(None)
         super().close(seconds)
         self._slots.close()
         self.tokens.close()

@@ -129,15 +129,9 @@ class ChainState(abc.ABC):
         """
         for owner in self.owners:
             owner.leave_out_missing()
-        found = [vars(owner.locate()) for owner in self.owners]
-        kept = [dict(attributes) for attributes in found]
         data = self.encoded()
 
         def restore() -> None:
-            for attributes, before in zip(found, kept, strict=True):
-                handles = {name: value for name, value in attributes.items() if is_handle(value)}
-                attributes.clear()
-                attributes.update(before | handles)
             # The data may refer to the generator of the environment, which may be missing now.
             make_generator(links(self._env)[-1])
             self.restore(self.decoded(data))

@@ -52,8 +52,6 @@ _MOST_FORMS = 16
 _EXACT = frozenset(np.dtype(letter).type for letter in "?bBhHiIlLqQd")
 # The types of attributes that `pickle` writes without calling Python.
 _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
-# The types of attributes that `ObjectPickle.dumps_states` writes fast.
-_SIMPLE = _PLAIN | {tuple, np.ndarray}
 # The kinds of arrays that their bytes describe completely.
 _KINDS = "biufcSU"
 
@@ -132,34 +130,14 @@ class ObjectPickle:
         """Return a pickle of `states`, each the attributes of an object, and of plain data `also`.
 
         If all attributes are numbers, texts, tuples of them or arrays, they are written faster than
-        by `dumps`.
+        by `dumps`. Arrays in `states` are then replaced.
         """
-        simple: list[dict[str, Any]] = []
-        arrays: set[int] = set()
-        for state in states:
-            if not _SIMPLE.issuperset(map(type, state.values())):
-                break
-            parts = {}
-            for name, value in state.items():
-                kind = type(value)
-                if kind is np.ndarray:
-                    dtype, flags, key = value.dtype, value.flags, id(value)
-                    if key in arrays or not flags.c_contiguous or not flags.writeable:
-                        break
-                    if dtype.kind not in _KINDS:
-                        break
-                    arrays.add(key)
-                    parts[name] = [value.shape, dtype.str, value.tobytes()]
-                elif kind is tuple and not _PLAIN.issuperset(map(type, value)):
-                    break
-                else:
-                    parts[name] = value
-            if len(parts) < len(state):
-                break
-            simple.append(parts)
-        if len(simple) < len(states):
+        arrays = _arrays_in(states)
+        if arrays is None:
             return pickle.dumps((self.dumps(states), also), 5)
-        return pickle.dumps((simple, also), 5)
+        for state, name, value in arrays:
+            state[name] = [value.shape, value.dtype.str, value.tobytes()]
+        return pickle.dumps((states, also), 5)
 
     def loads_states(self, data: bytes) -> tuple[list[dict[str, Any]], Any]:
         """Return the states that `data` holds, and what was written with them; see `loads`."""
@@ -171,6 +149,23 @@ class ObjectPickle:
                 if type(value) is list:
                     state[name] = _array(*value)
         return states, also
+
+
+def _arrays_in(states: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str, Any]] | None:
+    """Return the arrays in `states` if they are usual ones, and all else is plain, or ``None``."""
+    found = []
+    for state in states:
+        for name, value in state.items():
+            kind = type(value)
+            if kind is np.ndarray:
+                if not value.flags.carray or value.dtype.kind not in _KINDS:
+                    return None
+                found.append((state, name, value))
+            elif kind not in _PLAIN and not (kind is tuple and _PLAIN.issuperset(map(type, value))):
+                return None
+    if len(found) > 1 and len({id(value) for _, _, value in found}) < len(found):
+        return None
+    return found
 
 
 class _Pickler(pickle.Pickler):

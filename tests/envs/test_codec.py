@@ -11,7 +11,7 @@ from usual import first_of
 
 import plangym_like
 from plangym_like import check_env
-from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.errors import InputError, SnapshotError, StateCapacityError
 
 FIELDS: list[Any] = [
     "log",
@@ -102,6 +102,22 @@ def test_values_come_back_with_their_types(kind: Any) -> None:
     view = env.view_state(np.stack([state, state]))
     assert view["board"].shape == (2, 3, 3) and view["score"].tolist() == [before["score"]] * 2
     assert view["engine.speed"].tolist() == [before["speed"]] * 2 and "log" not in view
+
+
+def test_states_are_made_of_listed_attributes() -> None:
+    with plangym_like.make(Merging) as env:
+        root = env.reset(seed=0).state
+        board, log = np.arange(9, dtype=np.int8).reshape(3, 3), {"moves": [(1, 0.5)]}
+        made = env.make_state(root, board=board, score=95, log=log)
+        view = env.view_state(made)
+        assert_same(view["board"], board)
+        assert view["score"] == 95 and view["luck"] == np.float32(0.1)
+        env.set_state(made)
+        assert env.gym_env.unwrapped.log == log  # type: ignore[attr-defined]
+        assert env.step(2, made).terminated
+        for wrong in ({"board": board[0]}, {"score": 1.5}, {"score": "a"}, {"wheel": 1}):
+            with pytest.raises(InputError, match=next(iter(wrong))):
+                env.make_state(root, **wrong)
 
 
 def test_attributes_set_before_the_first_reset_are_restored_for_it() -> None:

@@ -25,14 +25,6 @@ class CounterOnTheBase(_Paying):
         return float(base.total)
 
 
-class SpaceSampler(gym.Wrapper):
-    """Sometimes takes another action."""
-
-    def step(self, action: Any) -> Any:
-        sampled = self.action_space.sample()
-        return self.env.step(sampled if self.np_random.random() < 0.5 else action)
-
-
 class NoisyView(gym.ObservationWrapper):
     """Draws noise that it hardly ever uses from the observation space."""
 
@@ -61,22 +53,8 @@ class UnusedGlobalDraw(_Paying):
         return float(random.random() < 1e-9)
 
 
-class RandomResets(gym.Wrapper):
-    """Begins each episode in another way, with any seed; its steps are right."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = self.env.reset(**kwargs)
-        self.gain = float(np.random.normal())
-        return obs, info
-
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, float(reward) * self.gain, terminated, truncated, {**info, "gain": self.gain}
-
-
 REFUSED: dict[Any, str] = {
     CounterOnTheBase: "(the reward of step|total changed)",
-    SpaceSampler: r"((does|did) not repeat itself|draw from the generator of .*action_space)",
     NoisyView: "draw from the generator of .*observation_space",
     ClassCounter: "the reward of step",
     GlobalNoise: "draws from the global generator of numpy.random",

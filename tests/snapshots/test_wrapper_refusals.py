@@ -13,12 +13,12 @@ from continuation import (
     assert_goes_on,
 )
 from gymnasium import wrappers
-from impure_wrappers import REFUSED, CounterOnTheBase, RandomResets
+from impure_wrappers import REFUSED, CounterOnTheBase
 from remembering_wrappers import Counting, Tracking
 from usual import first_of
 
 import plangym_like
-from plangym_like.errors import ImpureEnvironmentError, SnapshotError
+from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.chain_state import WrapperState
 
 # Ended episodes are played on, which has to be as deterministic as any other step.
@@ -59,15 +59,6 @@ def _counter() -> Any:
     return func
 
 
-class Clerk:
-    calls = 0
-
-
-def _in_a_class(reward: float) -> float:
-    Clerk.calls += 1
-    return reward + Clerk.calls // 1000
-
-
 # What changes something outside, and the results with it.
 FUNCTIONS_THAT_REMEMBER = {
     "nonlocal": (_counter, "the reward of step"),
@@ -81,15 +72,6 @@ def test_a_function_that_remembers_is_refused(kind: str) -> None:
     make, reason = FUNCTIONS_THAT_REMEMBER[kind]
     with pytest.raises(SnapshotError, match=f"(?s){reason}"):
         plangym_like.make("CartPole-v1", wrappers=[(wrappers.TransformReward, make())])
-
-
-def test_audits_notice_a_function_that_remembers_for_long() -> None:
-    transform = wrappers.TransformReward, _in_a_class
-    with plangym_like.make("CartPole-v1", wrappers=[transform], audit_every=1) as env:
-        state = env.reset(seed=0).state
-        with pytest.raises(ImpureEnvironmentError, match="reward"):
-            for _ in range(20):
-                env.step_batch([0] * 64, state)
 
 
 class Normalizer:
@@ -217,13 +199,6 @@ def test_what_no_row_holds_is_refused_on_every_family(kind: Any, family: str) ->
         return
     with pytest.raises(SnapshotError, match=f"(?s){REFUSED[kind]}"):
         plangym_like.make(name, wrappers=[kind], **options)
-
-
-def test_what_differs_after_a_seed_but_not_after_a_restore_is_approximate() -> None:
-    env = plangym_like.make("CartPole-v1", wrappers=[RandomResets])
-    assert env.exactness == "approximate"
-    assert "an episode with a seed is not the same in another copy" in env.exactness_note
-    assert "It draws from the global generator of numpy.random" in env.exactness_note
 
 
 def test_the_trial_is_not_run_for_known_wrappers_on_known_families(

@@ -101,7 +101,7 @@ MISFITS = {
     "shape": (Misfit, ("observation", np.zeros(7, np.float32)), r"shape \(7,\)"),
     "type": (Misfit, ("observation", None), "None"),
     "reset": (Misfit, ("observation", np.zeros(7, np.float32), 0), r"shape \(7,\)"),
-    "reward": (Misfit, ("reward", "much"), "not a number"),
+    "reward": (Misfit, ("reward", "much"), "not one number"),
     "huge": (Misfit, ("reward", 10**400), "too large for float64"),
 }
 

@@ -124,7 +124,8 @@ class ClassicControlCodec(AttributeCodec):
 
     def put(self, values: Sequence[Any]) -> None:
         base, (state, hidden, single) = self._base, values
-        if (np.abs(state) > self.dynamics.largest).any():
+        largest = self.dynamics.largest
+        if largest < np.inf and (np.abs(state) > largest).any():
             raise StateFormatError(
                 f"{type(base).__name__} cannot be stepped from the state {state}: the row is "
                 "damaged, or made of numbers that are far out of bounds"

@@ -412,14 +412,17 @@ class MountainCarContinuous(Dynamics):
         position[:], velocity[:] = place.astype(np.float32), speed.astype(np.float32)
 
 
-def _rounded(numbers: Any, where: Flags, dtype: Any = np.float32) -> Floats:
-    """Return `numbers` ``(N,)``, or one number N times, rounded to `dtype` in the rows `where`.
+def _rounded(numbers: Any, where: Flags, dtype: Any = np.float32) -> Any:
+    """Return `numbers` ``(N,)``, or a single number, rounded to `dtype` in the rows `where`.
 
     A sum, difference or product of two ``float32`` is the same if it is computed in ``float64`` and
-    then rounded.
+    then rounded. The result may be `numbers` itself.
     """
-    wide = np.broadcast_to(np.asarray(numbers, np.float64), where.shape)
-    return np.where(where, wide.astype(dtype), wide)
+    count = np.count_nonzero(where)
+    if not count:
+        return numbers
+    rounded = np.asarray(numbers).astype(dtype).astype(np.float64)
+    return rounded if count == len(where) else np.where(where, rounded, numbers)
 
 
 class Pendulum(Dynamics):

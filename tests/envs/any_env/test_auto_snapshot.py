@@ -58,12 +58,6 @@ def test_the_way_is_chosen_by_itself(name: Any, snapshot: str) -> None:
     assert (env.snapshot, env.exactness) == (snapshot, "exact")
 
 
-def test_it_can_be_asked_why() -> None:
-    env = plangym_like.make(Shy)
-    assert "by pickle: " in env.snapshot_note and "is an EzPickle" in env.snapshot_note
-    assert env.snapshot_note.endswith("replay is the first that is exact")
-
-
 @pytest.mark.parametrize("name", ["CartPole-v1", Dungeon])
 @pytest.mark.parametrize("snapshot", ["pickle", "replay"])
 def test_the_way_may_be_asked_for(name: Any, snapshot: str) -> None:

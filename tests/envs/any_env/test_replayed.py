@@ -19,7 +19,6 @@ from usual import first_of
 import plangym_like
 from plangym_like.envs.replayed import ReplayedEnv, ReplayedSimulator
 from plangym_like.errors import (
-    InputError,
     SnapshotError,
     StateCapacityError,
     StateFormatError,
@@ -262,12 +261,6 @@ def test_what_there_can_be_only_one_of_is_not_replayed() -> None:
     with pytest.raises(SnapshotError, match="by replay: a second copy raised RuntimeError: there"):
         plangym_like.make(Single)
     assert Single.living == 0
-
-
-@pytest.mark.parametrize("option", ["replay_capacity", "live_prefixes"])
-def test_options_are_whole_numbers(option: str) -> None:
-    with pytest.raises(InputError, match="whole number"):
-        ReplayedSimulator(Dungeon, **{option: 0})
 
 
 # Chance, and what a row shows

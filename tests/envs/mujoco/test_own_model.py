@@ -12,9 +12,10 @@ from usual import first_of
 
 import plangym_like
 from plangym_like import MujocoModel, make_mujoco
+from plangym_like.envs.mujoco import batch
 from plangym_like.envs.mujoco.own_model import BLOCK
 from plangym_like.errors import EnvApiError, InputError
-from plangym_like.planners import MPPI
+from plangym_like.planners import CEM, MPPI
 
 ARM = """
 <mujoco model="arm">
@@ -70,7 +71,7 @@ def shaken(data: Any, rng: np.random.Generator) -> None:
 
 def arm(**options: Any) -> MujocoModel:
     functions = {"reward": reach, "observation": look, "terminated": fell, "reset": shaken}
-    return MujocoModel(ARM, **{"n_substeps": 4, **functions, **options})
+    return MujocoModel(**{"model": ARM, "n_substeps": 4, **functions, **options})
 
 
 def played(env: Any, actions: np.ndarray) -> tuple[list[Any], list[Any], list[float]]:
@@ -107,6 +108,66 @@ def test_rows_are_those_of_an_episode_played_straight_through(n_workers: int | N
         rollout = env.rollout_batch(plans, start)
         assert (rollout.rewards == rewards).all()
         assert rollout.states[1].tobytes() == states[-1].tobytes()
+
+
+def accelerations(data: Any) -> Any:
+    """Return what belongs to the last substep, with arrays of the new state among it."""
+    bodies = data.cvel.reshape(len(data.time), -1)
+    return np.concatenate([data.qacc, data.qfrc_bias, data.sensordata, bodies], axis=1)
+
+
+ROBOTS = {
+    "arm": lambda: plangym_like.make(arm()),
+    "accelerations": lambda: plangym_like.make(arm(observation=accelerations)),
+    "states": lambda: make_mujoco(ARM, reward=lambda data: data.qpos[:, 0], n_substeps=3),
+    "HalfCheetah-v5": lambda: plangym_like.make("HalfCheetah-v5"),
+    "Hopper-v5": lambda: plangym_like.make("Hopper-v5"),
+}
+
+
+@pytest.mark.skipif(batch.mujoco_batch is None, reason="this MuJoCo has no mujoco.batch")
+@pytest.mark.parametrize("name", first_of(list(ROBOTS), 2))
+def test_the_engine_of_mujoco_gives_the_bytes_of_our_own_loop(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings there
+    found = []
+    for engine in (True, False):
+        if not engine:
+            monkeypatch.setattr(batch, "mujoco_batch", None)
+        with ROBOTS[name]() as env:
+            rng, space = np.random.default_rng(0), env.action_space
+            plans = rng.uniform(space.low, space.high, (70, 6, *space.shape))
+            held, state = rng.integers(1, 5, 140), env.reset(seed=0).state
+            speeds = rng.uniform(-1, 1, (70, len(env.view_state(state)["qvel"])))
+            # The fastest diverge, and MuJoCo starts them again.
+            speeds *= 10.0 ** (np.arange(70) % 11)[:, None]
+            wild = np.stack([env.make_state(qvel=speed) for speed in speeds])
+            steps = [env.step_batch(plans[:, 0], wild)]
+            steps.append(env.step_batch(plans[:, :2].reshape(140, -1), state, dt=held))
+            rollout = env.rollout_batch(plans, wild, return_observations=True)
+            assert (env.simulator.kernel_for(plans)._engine is not None) is engine
+        parts = [(step.states, step.obs, step.rewards, step.terminateds) for step in steps]
+        arrays = [*parts[0], *parts[1], rollout.states, rollout.observations, rollout.rewards]
+        found.append([array.tobytes() for array in arrays])
+    assert found[0] == found[1]
+
+
+def test_python_callbacks_of_mujoco_are_called() -> None:
+    with make_mujoco(ARM, reward=reach, n_substeps=2) as env:
+        state, actions = env.reset(seed=0).state, np.ones((3, 2))
+        first = env.step_batch(actions, state)
+
+        def push(model: Any, data: Any) -> None:
+            data.qfrc_applied[:] = 1.0
+
+        mujoco.set_mjcb_control(push)
+        try:
+            pushed = env.step_batch(actions, state)
+            assert (env.view_state(pushed.states)["qfrc_applied"] == 1.0).all()
+        finally:
+            mujoco.set_mjcb_control(None)
+        assert env.step_batch(actions, state).states.tobytes() == first.states.tobytes()
 
 
 def test_functions_see_the_new_state() -> None:
@@ -324,11 +385,11 @@ def test_functions_may_use_their_memory_again() -> None:
 
 
 def test_a_reset_may_change_the_model() -> None:
-    def heavier(data: Any, rng: np.random.Generator) -> None:
+    def drawn(data: Any, rng: np.random.Generator) -> None:
         data.model.body_mass[3] = rng.uniform(0.1, 5.0)
         data.model.opt.gravity[2] = rng.uniform(-20, -5)
 
-    with plangym_like.make(arm(reset=heavier)) as env:
+    with plangym_like.make(arm(reset=drawn)) as env:
         assert env.exactness == "exact"
         states = [env.reset(seed=seed).state for seed in range(4)]
         action = [1.0, 1.0]
@@ -336,3 +397,69 @@ def test_a_reset_may_change_the_model() -> None:
         assert len(set(alone)) == 4
         again = env.step_batch([action] * 8, np.stack(states[::-1] * 2)).obs
         assert [obs.tobytes() for obs in again] == alone[::-1] * 2
+
+
+def heavier(factor: float) -> Any:
+    model = mujoco.MjModel.from_xml_string(ARM)
+    model.body_mass[1:] *= factor
+    return model
+
+
+@pytest.mark.parametrize("engine", first_of([True, False]))
+def test_rows_step_with_the_version_of_the_model_that_they_name(
+    engine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not engine:
+        monkeypatch.setattr(batch, "mujoco_batch", None)
+    plans = np.random.default_rng(0).uniform([-1, 0], [1, 2], (140, 5, 2))
+    source = arm(models=[heavier(2), heavier(5)])
+    with plangym_like.make(source) as env, plangym_like.make(source, 2) as apart:
+        assert env.exactness == "exact"
+        drawn = [env.view_state(env.reset(seed=seed).state)["model"] for seed in range(30)]
+        assert set(drawn) == {0, 1, 2}
+        state = env.reset(seed=0).state
+        roots = np.stack([env.make_state(state, model=row % 3) for row in range(140)])
+        step, rollout = env.step_batch(plans[:, 0], roots), apart.rollout_batch(plans, roots)
+        assert env.view_state(step.states)["model"].tolist() == [row % 3 for row in range(140)]
+        for row in range(6):
+            alone = env.step(plans[row, 0], state=roots[row], return_state=True)
+            assert alone.state.tobytes() == step.states[row].tobytes()
+            assert alone.obs.tobytes() == step.obs[row].tobytes()
+        for number, factor in enumerate([1, 2, 5]):
+            parts = {name: env.view_state(state)[name] for name in ("qpos", "qvel")}
+            with plangym_like.make(arm(model=heavier(factor))) as fixed:
+                root = fixed.make_state(**parts)
+                found = fixed.rollout_batch(plans[number::3], root).rewards
+            assert found.tobytes() == rollout.rewards[number::3].tobytes()
+        with pytest.raises(InputError, match="model must be a number below 3, got 3"):
+            env.make_state(state, model=3)
+    with pytest.raises(InputError, match="models must differ in numbers only"):
+        arm(models=["<mujoco/>"])
+
+
+SLIDER = """
+<mujoco><option timestep="0.1" gravity="0 0 0"/><worldbody><body>
+  <joint name="slide" type="slide" axis="1 0 0"/><geom size="0.1" mass="{}"/>
+</body></worldbody><actuator>
+  <motor joint="slide" gear="10" ctrlrange="-3 3" ctrllimited="true"/>
+</actuator></mujoco>
+"""
+
+
+@pytest.mark.parametrize(("risk", "best"), [(1.0, 1.2), (0.5, 1.5), (0.0, 1.5)])
+def test_plans_for_several_versions_of_a_model(risk: float, best: float) -> None:
+    """The speed after one action u is u or u / 3, by the mass, and should be 1."""
+
+    def reward(data: Any) -> Any:
+        return -((data.qvel[:, 0] - 1) ** 2)
+
+    with make_mujoco(SLIDER.format(1), reward=reward, models=[SLIDER.format(3)]) as env:
+        state = env.make_state(env.reset(seed=0).state, model=0)
+        plan = CEM(env, horizon=1, batch=50).plan(state, budget=3_000, seed=0)
+        assert plan.actions[0, 0] == pytest.approx(1.0, abs=0.01)
+        variants = [{"model": 0}, {"model": 1}]
+        planner = CEM(env, horizon=1, batch=50, variants=variants, risk=risk)
+        plan = planner.plan(state, budget=3_000, seed=0)
+        assert plan.spent.transitions <= 3_000
+        assert plan.actions[0, 0] == pytest.approx(best, abs=0.01)
+        assert plan.score == plan.replay(env) == pytest.approx(-((best - 1) ** 2), abs=0.02)
