@@ -2,9 +2,8 @@
 
 Run it from anywhere::
 
-    python benchmarks/archive.py                          # writes docs/figures/archive.json and .md
-    python benchmarks/archive.py --nodes 5000             # a rough look, writes nothing
-    python benchmarks/archive.py --scale 10000000         # repeat MsPacman's rows: this many nodes
+    python benchmarks/archive.py            # writes docs/figures/archive.json and .md
+    python benchmarks/archive.py --quick    # a rough look, writes nothing
 
 Trees are grown by 256 walkers that act at random. In each step, a tenth of them become copies of
 others, as in Fractal Monte Carlo, and walkers that ended an episode continue from a random node.
@@ -13,20 +12,18 @@ Times are medians of calls at random nodes, in CPU time, so that other programs 
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
+from harness import parser, publish, seconds_of, table
 
 import plangym_like
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
-_NODES = 50_000
+_NODES, _QUICK_NODES = 50_000, 5_000
 _WALKERS = 256
 _CALLS = 2000
 _BATCH = 100
@@ -66,11 +63,7 @@ def grow(env: Any, nodes: int) -> tuple[np.ndarray, plangym_like.StateArchive, f
 
 def microseconds(call: Callable[[int], Any], nodes: list[int]) -> float:
     """Return the median time of a call."""
-    taken = []
-    for node in nodes:
-        begun = time.thread_time()
-        call(node)
-        taken.append(time.thread_time() - begun)
+    taken = [seconds_of(partial(call, node), clock=time.thread_time) for node in nodes]
     return 1e6 * statistics.median(taken)
 
 
@@ -101,85 +94,24 @@ def measure(job: str, nodes: int) -> dict[str, float]:
         }
 
 
-def measure_scale(nodes: int) -> dict[str, float]:
-    """Return what so many nodes take, made of fewer rows of MsPacman.
-
-    Each copy of a row gets another number in its last bytes, which the game never uses, so that all
-    of them are different.
-    """
-    name, kwargs = JOBS["MsPacman"]
-    with plangym_like.make(name, audit="off", **kwargs) as env:
-        rows, _, _ = grow(env, min(nodes, _NODES))
-        before, begun = _resident_nbytes(), time.thread_time()
-        archive = plangym_like.StateArchive(env)
-        while len(archive) < nodes:
-            first = len(archive) % len(rows)
-            part = rows[first : first + min(_WALKERS, nodes - len(archive))].copy()
-            numbers = part[:, -8:].view(np.int64)[:, 0]
-            numbers += np.arange(len(archive), len(archive) + len(part))
-            parent = len(archive) - 1
-            archive.add(part, parent, 0 if parent >= 0 else None)
-        added = time.thread_time() - begun
-        begun = time.thread_time()
-        archive.find(rows[:1])
-        indexed = time.thread_time() - begun
-        chosen = np.random.default_rng(1).integers(0, nodes, _CALLS).tolist()
-        return {
-            "nodes": nodes,
-            "nbytes": archive.nbytes,
-            "resident_nbytes": _resident_nbytes() - before,
-            "add_seconds": round(added, 1),
-            "index_seconds": round(indexed, 1),
-            "get_us": round(microseconds(archive.get, chosen), 1),
-        }
-
-
-def table(figures: dict[str, dict[str, float]]) -> str:
+def page(figures: dict[str, dict[str, float]]) -> str:
     """Return the figures as a table in Markdown."""
-    lines = [
-        "| nodes of | bytes of a row | bytes of a node | add | get | get in batches | find |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for job, found in figures.items():
-        if job in JOBS:
-            times = [found[f"{name}_us"] for name in ("add", "get", "get_in_batch", "find")]
-            cells = [job, f"{found['row_nbytes']:,.0f}", f"{found['nbytes_of_node']:.0f}"]
-            lines.append(f"| {' | '.join([*cells, *(f'{time:.1f} us' for time in times)])} |")
-    if "scale" in figures:
-        scale = figures["scale"]
-        gigabytes = scale["resident_nbytes"] / 1e9
-        lines.append(
-            f"\n{scale['nodes']:,} nodes of MsPacman (the rows of that tree again and again, "
-            f"each copy with another number in it) took {gigabytes:.2f} GB of memory, and "
-            f"{scale['get_us']:.0f} us to get one."
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _resident_nbytes() -> int:
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition("VmRSS:")[2].split()[0]) << 10
+        times = (found[f"{name}_us"] for name in ("add", "get", "get_in_batch", "find"))
+        sizes = (f"{found['row_nbytes']:,.0f}", f"{found['nbytes_of_node']:.0f}")
+        rows.append((job, *sizes, *(f"{time:.1f} us" for time in times)))
+    head = ("nodes of", "bytes of a row", "bytes of a node", "add", "get", "get in batches", "find")
+    return "\n".join(table(head, rows))
 
 
 def main() -> None:
     """Measure, print, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--nodes", type=int, default=_NODES)
-    parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
-    parser.add_argument("--scale", type=int, help="measure only this many nodes of MsPacman")
-    chosen = parser.parse_args()
-    path = FIGURES / "archive.json"
-    figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if chosen.scale is not None:
-        figures["scale"] = measure_scale(chosen.scale)
-        print(json.dumps(figures["scale"]), flush=True)
-    else:
-        for job in chosen.jobs:
-            figures[job] = measure(job, chosen.nodes)
-            print(f"{job:17s} {json.dumps(figures[job])}", flush=True)
-    if chosen.nodes >= _NODES:
-        path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        (FIGURES / "archive.md").write_text(table(figures), encoding="utf-8")
+    chosen = parser(__doc__).parse_args()
+    figures = {job: measure(job, _QUICK_NODES if chosen.quick else _NODES) for job in JOBS}
+    print(page(figures))
+    if not chosen.quick:
+        publish("archive", figures, page(figures))
 
 
 if __name__ == "__main__":

@@ -85,10 +85,6 @@ class Executor(Protocol):
     def isolated(self) -> bool:
         """Whether only other processes step rows."""
 
-    @property
-    def can_audit(self) -> bool:
-        """Whether audits make sense now: they can step a row somewhere else than the batch did."""
-
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
 

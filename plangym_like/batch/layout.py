@@ -30,15 +30,6 @@ OUT_OF_BOUNDS = ("pass", "raise", "clip")
 # Arrays begin at multiples of so many bytes.
 _ALIGN = 64
 _NOTHING = np.empty(0, np.uint8)
-# Attributes that must be equal in all layouts -> their names in the error message.
-_SHARED = {
-    "observation_space": "observation space",
-    "action_space": "action space",
-    "format": "meaning of states",
-    "columns": "set of info columns",
-    "plain_infos": "presence of other infos",
-    "out_of_bounds": "option out_of_bounds",
-}
 
 
 class Shape(NamedTuple):
@@ -96,8 +87,6 @@ class Layout:
         Info keys that every step returns.
     plain_infos : bool
         Whether rows may have other info keys.
-    exact : bool
-        Whether stepping a row twice gives the same bytes; if not, audits are off.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
     """
@@ -110,7 +99,6 @@ class Layout:
         columns: Mapping[str, Leaf],
         *,
         plain_infos: bool,
-        exact: bool = True,
         out_of_bounds: str = "pass",
     ) -> None:
         self.observation_space = observation_space
@@ -118,7 +106,6 @@ class Layout:
         self.format = state_format
         self.columns = dict(columns)
         self.plain_infos = plain_infos
-        self.exact = exact
         self.out_of_bounds = out_of_bounds
         self.array_actions = isinstance(action_space, spaces.LEAVES)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
@@ -161,7 +148,11 @@ class Layout:
         rows = self.format.check(states, sums=False)
         verified = not self.format.checksum
         steps = check_dt(dt)
-        numbers = None if seeds is None else _checked_seeds(seeds)
+        numbers = None if seeds is None else _whole_numbers(seeds, 0)
+        if numbers is not None:
+            numbers = np.atleast_1d(numbers).astype(np.uint64)
+        elif seeds is not None:
+            raise InputError(f"seeds must be whole numbers of at least 0, got {seeds!r}")
         if len(batch) == len(rows) and isinstance(steps, int) and numbers is None and not horizon:
             return Inputs(len(batch), 0, batch, rows, steps, None, verified)
         lengths = {"actions": len(batch), "states": len(rows)}
@@ -302,12 +293,6 @@ class Layout:
             marks=found.get("marks"),
         )
 
-    def row_nbytes(self, horizon: int, *, states: bool = True, observations: bool = True) -> int:
-        """Return about how many bytes the result of one row needs."""
-        nbytes = states * self.format.state_nbytes
-        per_step = sum(_nbytes(*leaf) for leaf in self.obs_leaves)
-        return nbytes + observations * max(1, horizon) * per_step
-
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
     ) -> BatchTransition | BatchStep | Rollout:
@@ -379,19 +364,6 @@ class Layout:
         return sum(part.nbytes for _, part in pairs)
 
 
-def check_equal(one: Layout, other: Layout, name: str) -> None:
-    """Raise `InputError` if batches of `one` have another meaning than those of `other`."""
-    for attribute, what in _SHARED.items():
-        ours, theirs = getattr(one, attribute), getattr(other, attribute)
-        if ours != theirs:
-            if attribute == "format":
-                ours, theirs = ours.fingerprint_fields, theirs.fingerprint_fields
-            raise InputError(
-                "the environments of a BatchEnv must be equal, but the "
-                f"{what} of {name} is {theirs}, and that of this process is {ours}"
-            )
-
-
 class _Plan(NamedTuple):
     """Where the arrays of batches of one shape are.
 
@@ -459,15 +431,6 @@ def _common_length(lengths: dict[str, int]) -> int:
         told = ", ".join(f"{count} {name}" for name, count in lengths.items())
         raise InputError(f"actions, states, dt and seeds must have length N or 1: got {told}")
     return several.pop() if several else 1
-
-
-def _checked_seeds(seeds: Any) -> NDArray[np.uint64]:
-    numbers = _whole_numbers(seeds, 0)
-    if numbers is None:
-        raise InputError(
-            f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}"
-        )
-    return np.atleast_1d(numbers).astype(np.uint64)
 
 
 def _whole_numbers(given: Any, least: int) -> NDArray[Any] | None:

@@ -40,10 +40,10 @@ _SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
 # workers of a large machine have taken those.
 _REFILL_SECONDS = 0.02
 # After a batch was not worth sending, so many batches of the same size are not considered, because
-# this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
+# this would take a tenth of the time of a CartPole row (`benchmarks/bench.py`).
 _SAME = 256
 # Seconds to send a batch, wake a worker and read its report: the overhead of batches of 4 to 16
-# rows in `benchmarks/never_slower.py`.
+# rows in `benchmarks/bench.py`.
 MESSAGE_SECONDS = 5e-4
 # The shortest time per step is raised by this fraction for so many seconds of steps, because steps
 # may become slower.
@@ -171,17 +171,6 @@ class ProcessExecutor:
 
     def __getitem__(self, index: int) -> ExternalProcess:
         return self._processes[index]
-
-    @property
-    def can_audit(self) -> bool:
-        """Whether an audit can step a row in another process than the batch did.
-
-        While the second of several isolated workers starts, it cannot. An audit in the same
-        process finds little, and would use up the budget of audits.
-        """
-        if not self.isolated or len(self.workers) < 2:
-            return True
-        return sum(worker.ready for worker in self.workers) >= 2
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.

@@ -34,7 +34,7 @@ from plangym_like.states.rows import Row
 from plangym_like.support import fork_safety
 
 # The states of a batch are copied in parts of so many bytes, so that workers can begin with the
-# first part (`benchmarks/throughput.py`, MsPacman with 256 states).
+# first part (`benchmarks/bench.py`, MsPacman with 256 states).
 _PART_NBYTES = 1 << 20
 _numbers = itertools.count(1)
 # The first bytes of the block that holds a batch's inputs, as int64: the number of the batch; the
@@ -50,7 +50,7 @@ _MOST = 4096 // _TOKEN.size
 # No tokens are added while the pipe holds so many, so that tokens can always be put back.
 _FULL = 1000
 # Rows are stepped in ranges that take `_COARSE_SECONDS`, and less toward the end of a batch, down
-# to `FINE_SECONDS` (`benchmarks/never_slower.py`, 16 to 256 rows).
+# to `FINE_SECONDS` (`benchmarks/bench.py`, 16 to 256 rows).
 FINE_SECONDS, _COARSE_SECONDS = 2.5e-4, 12e-3
 # Added to a number of rows before it is rounded down: it may be a whole number, but for rounding.
 _ROUNDING = 1e-6

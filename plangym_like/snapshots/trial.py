@@ -49,7 +49,7 @@ _STEPS, _UNSEEDED_STEPS, _SEEDED_STEPS = 12, 3, 1
 MEASURED_STEPS = 6
 # If so many seconds have passed after two steps, the episode ends.
 SECONDS = 1.0
-# Not 0, the seed with which `first_reset` has reset new environments.
+# Not 0, the seed with which new environments have been reset.
 _SEED = 2
 _NAMED = 4
 _NOT_THE_SAME = "an episode with a seed is not the same in another copy"
@@ -146,6 +146,9 @@ class Trial:
         start = 2 * taken // 3 if taken > 2 else 0
         again = _Episode(self._copy or self._sim, _SEED, [first.outcomes[0]])
         if self._copy is not None:
+            if not self._is_replayed:
+                # What a wrapper draws for each episode is then another value, unless rows hold it.
+                self._copy.reset(_SEED + 1)
             again.simulator.write(first.rows[start])
         # A reset may fail after a restore. It may also change the class, which both copies share.
         self._sim.write(first.rows[-1])

@@ -53,20 +53,19 @@ assert inside.wait(60)
 if (pid := os.fork()) == 0:
     for use in (
         busy.reset,
-        busy.get_state,
         busy.get_image,
         lambda: busy.step(0),
         lambda: busy.set_state(state),
         lambda: busy.step_batch([0], state),
-        lambda: busy.simulator,
+        lambda: busy.rollout_batch([[0]], state),
     ):
         try:
             use()
         except (ClosedError, RuntimeError) as error:
-            assert "forked" in str(error) and "clone" in str(error), error
+            assert "forked" in str(error) and "make another one" in str(error), error
         else:
             os._exit(2)
-    with busy.clone() as other:
+    with plangym_like.make(Slow) as other:
         assert other.step_batch([0, 1], state).obs.tolist() == [[1], [1]]
     busy.close()
     assert idle.step(0).obs.tolist() == [2]  # no thread was using this one

@@ -22,7 +22,6 @@ from plangym_like.batchers.rollout.collector import (
     RolloutWorker,
 )
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
-from plangym_like.batchers.trees import as_tensors
 from plangym_like.batchers.weights import ActorWeights
 from plangym_like.batchers.workers.backend import Workers
 from plangym_like.batchers.workers.group import Job, WorkerGroup
@@ -88,9 +87,7 @@ class PooledRollout(RolloutIterator):
                 self._dispatch(wanted=self._n_per_batch - len(jobs))
             self._gather()
         self.stats.waited += time.perf_counter() - start
-        parts = [job.result for job in jobs]
-        memories = [as_tensors(part.memory) for part in parts]
-        fragment = self._assembler.assemble(memories, [part.infos for part in parts])
+        fragment = self._assembler.assemble([job.result for job in jobs])
         with interrupts_deferred():
             self._gathered = []
             for job in jobs:

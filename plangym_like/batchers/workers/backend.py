@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -21,7 +22,7 @@ from plangym_like.batchers.weights import VersionedTree
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.sites import check_resources
 from plangym_like.errors import InputError
-from plangym_like.execution.known_ids import know, known_ids
+from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.processes.start_methods import check_start_method
 from plangym_like.results import Future
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
@@ -146,21 +147,6 @@ class StoppedError(Exception):
     """Raised in a job to end it early, because the owner is closing its workers."""
 
 
-class WorkerMemory:
-    """What the owner shares with a worker, or sends to it.
-
-    Attributes
-    ----------
-    control : tree of Tensor or None
-        Memory of the layout `control_layout`; ``None`` if the worker is the owner's process.
-    published : dict of str to VersionedTree
-    """
-
-    def __init__(self) -> None:
-        self.control: Any = None
-        self.published: dict[str, VersionedTree] = {}
-
-
 class GroupContext:
     """Connects the object of one group to the owner of the workers.
 
@@ -172,10 +158,10 @@ class GroupContext:
         Whether the worker has a separate process. If not, it runs in the owner's process.
     """
 
-    def __init__(self, group: int, memory: WorkerMemory, *, own_process: bool) -> None:
+    def __init__(self, group: int, host: HostedObjects) -> None:
         self.group = group
-        self.own_process = own_process
-        self._memory = memory
+        self.own_process = host.own_process
+        self._host = host
         self._beats: memoryview | None = None
         self._stop: memoryview | None = None
 
@@ -188,7 +174,7 @@ class GroupContext:
             The owner is closing its workers.
         """
         if self._beats is None or self._stop is None:
-            control = self._memory.control
+            control = self._host.control
             if control is None:
                 return
             self._beats = memoryview(control["beats"].numpy())
@@ -200,9 +186,10 @@ class GroupContext:
     def load(self, name: str, known: int) -> tuple[int, Any] | None:
         """Return the version and a copy of what the owner has published as `name`.
 
-        Return ``None`` if the version is `known`.
+        Return ``None`` if the version is `known`, or if nothing has been published.
         """
-        return self._memory.published[name].read(known)
+        tree = self._host.published.get(name)
+        return None if tree is None else tree.read(known)
 
 
 class HostedObjects:
@@ -213,28 +200,37 @@ class HostedObjects:
     make_object : callable
         Given a `GroupContext`, returns the object of its group.
     groups : sequence of int
-    memory : WorkerMemory, optional
     own_process : bool
         Whether the process does nothing but host these objects. If so, torch uses one thread.
+
+    Attributes
+    ----------
+    own_process : bool
+    control : tree of Tensor or None
+        Memory of the layout `control_layout`, which is shared with the owner's process, or read for
+        it; ``None`` in that process itself.
+    published : dict of str to VersionedTree
     """
 
     def __init__(
         self,
         make_object: Callable[[GroupContext], Any],
         groups: Sequence[int],
-        memory: WorkerMemory | None = None,
         *,
         own_process: bool = True,
+        control: Any = None,
+        published: dict[str, VersionedTree] | None = None,
     ) -> None:
         if own_process:
             torch.set_num_threads(1)
-        self._own_process = own_process
-        self.memory = WorkerMemory() if memory is None else memory
+        self.own_process = own_process
+        self.control = control
+        self.published = {} if published is None else published
         self._objects: dict[int, Any] = {}
         self._failure: BaseException | None = None
         trials = KnownTrials()
         for group in groups:
-            context = GroupContext(group, self.memory, own_process=own_process)
+            context = GroupContext(group, self)
             try:
                 with trials_shared(trials):
                     self._objects[group] = self._guarded(make_object, context)
@@ -249,7 +245,7 @@ class HostedObjects:
         Parameters
         ----------
         kind : {"control", "published"}
-            The attribute of `WorkerMemory` that it belongs to.
+            The attribute that it belongs to.
         """
         (fd,) = fds
         try:
@@ -260,11 +256,11 @@ class HostedObjects:
             self._failure = error
             raise
         if kind == "control":
-            self.memory.control = tree
+            self.control = tree
             return
-        if name in self.memory.published:
-            self.memory.published[name].close()
-        self.memory.published[name] = VersionedTree(tree, lock)
+        if name in self.published:
+            self.published[name].close()
+        self.published[name] = VersionedTree(tree, lock)
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """Call `method` on the object of `group`, and return its result."""
@@ -283,7 +279,7 @@ class HostedObjects:
         except StopIteration as error:
             raise RuntimeError("an environment, actor or factory raised StopIteration") from error
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            if not self._own_process:
+            if not self.own_process:
                 raise
             raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
 
@@ -371,7 +367,7 @@ class LocalBackend(Backend):
 
     def __init__(self, hosting: Hosting) -> None:
         super().__init__(hosting)
-        self._memory = WorkerMemory()
+        self._published: dict[str, VersionedTree] = {}
         self._hosted: HostedObjects | None = None
         self._calls: list[tuple[int, str, tuple[Any, ...], concurrent.futures.Future[Any]]] = []
 
@@ -382,7 +378,7 @@ class LocalBackend(Backend):
         return True
 
     def publish(self, name: str, tree: Any, version: int) -> None:
-        self._memory.published[name] = VersionedTree.of(tree, version)
+        self._published[name] = VersionedTree.of(tree, version)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -407,7 +403,7 @@ class LocalBackend(Backend):
             if self._hosted is None:
                 groups = range(self.hosting.num_groups)
                 self._hosted = HostedObjects(
-                    self.hosting.make_object, groups, self._memory, own_process=False
+                    self.hosting.make_object, groups, own_process=False, published=self._published
                 )
             group, method, args = call
             future.set_result(self._hosted.call(group, method, *args))
@@ -423,19 +419,20 @@ class LocalBackend(Backend):
             hosted.close()
 
 
-class ObjectMaker:
-    """Makes the objects of a worker, with the settings of the process that started the worker.
+def with_settings_of_here(
+    make_object: Callable[[GroupContext], Any],
+) -> Callable[[GroupContext], Any]:
+    """Return `make_object` for another process, where it gets the settings of this process.
 
     The settings are the registered ids, which decide what environments a factory makes, and torch's
     default dtype (one of `KnownIds`) and precision, which decide how an actor computes.
     """
+    return partial(_make, known_ids(), torch.get_float32_matmul_precision(), make_object)
 
-    def __init__(self, make_object: Callable[[GroupContext], Any]) -> None:
-        self._make_object = make_object
-        self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
 
-    def __call__(self, context: GroupContext) -> Any:
-        """Return the object of a group; runs in the worker."""
-        know(self._ids)
-        torch.set_float32_matmul_precision(self._precision)
-        return self._make_object(context)
+def _make(
+    ids: KnownIds, precision: str, make_object: Callable[[GroupContext], Any], context: GroupContext
+) -> Any:
+    know(ids)
+    torch.set_float32_matmul_precision(precision)
+    return make_object(context)

@@ -163,20 +163,12 @@ class WorkerGroup:
         ClosedError
             The workers have been closed.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._check_usable()
-            if not self._jobs:
-                return None
-            done = self._next_done(job)
-            if done is not None:
-                return self._take(done)
-            left = _CHECK_SECONDS
-            if deadline is not None:
-                left = min(left, deadline - time.monotonic())
-                if left <= 0:
-                    return None
-            self._wait(left, job)
+        self._check_usable()
+        if not self._jobs or not self.wait_until_done(job, timeout):
+            return None
+        done = self._next_done(job)
+        assert done is not None
+        return self._take(done)
 
     def release(self, job: Job) -> None:
         """Reuse the memory that the arrays in the job's result are in."""

@@ -2,12 +2,15 @@
 
 `simulate` restores, simulates and records; a `Robot` computes rewards, infos and observations from
 the record. `RobotKernel` steps the rows of batches in this way, and `RobotLaneKernel` the
-environments of a vectorised environment.
+environments of a vectorised environment. If MuJoCo has ``mujoco.batch`` (3.17 and later), `Engine`
+takes the place of `simulate` in batches of robots for which both give the same results.
 """
 
 from __future__ import annotations
 
 import abc
+import importlib
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
@@ -17,15 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Inputs, Rows, given_states
-from plangym_like.envs.kernel import Kernel, held_frames
+from plangym_like.envs.kernel import Kernel, NotVectorisableError, held_frames
 from plangym_like.envs.mujoco.physics import INTEGRATION, PhysicsCodec, lay_out
 from plangym_like.states.rows import HEADER_NBYTES, Row
+
+mujoco_batch: Any = None
+if importlib.util.find_spec("mujoco.batch"):
+    mujoco_batch = importlib.import_module("mujoco.batch")
 
 # The number of frames to simulate before computing their results. Their data fit into a cache.
 _FRAMES_AT_ONCE = 1024
 # The largest number of frames of one row; the data of all of them are in memory together.
 _MOST_FRAMES = 4096
 _KEPT_RECORDS = 2
+# The number of rows that an `Engine` simulates before it notes in which row it is.
+_ENGINE_ROWS = 128
 
 Array = NDArray[Any]
 Look = Callable[[str], Array]
@@ -49,9 +58,13 @@ class Robot(abc.ABC):
         ``advance(model, data, substeps)`` simulates one frame.
     refresh : callable or None
         ``refresh(model, data)`` is called after a restore to compute the arrays `advance` reads.
+    stage : int or None
+        The ``mujoco.mjtStage`` up to which `advance` computes the new state after ``mj_step``;
+        ``None`` if it does something else.
     """
 
     contact_forces: ClassVar[bool] = False
+    stage: int | None = int(mujoco.mjtStage.mjSTAGE_NONE)
     advance: Callable[[Any, Any, int], None] = staticmethod(mujoco.mj_step)
     refresh: Callable[[Any, Any], None] | None = None
 
@@ -256,6 +269,96 @@ def simulate(
                 everything[place] = view
 
 
+class Engine:
+    """Simulates blocks of rows as `simulate` does, with ``mujoco.batch``, in this thread.
+
+    Its loop over the rows is in C++, which saves a tenth of the time of a small robot.
+
+    Parameters
+    ----------
+    robot : Robot
+        `suits` is true of it.
+    physics : PhysicsCodec
+    places : mapping of str to (slice, shape)
+        See `Recording`.
+
+    Attributes
+    ----------
+    takes_plans : bool
+        Whether plans of several actions are simulated too: not if episodes may end before, because
+        all rows would go on to the end.
+    """
+
+    def __init__(self, robot: Robot, physics: PhysicsCodec, places: Places) -> None:
+        self._robot, self._size = robot, physics.state_nbytes // 8
+        self.takes_plans = type(robot).over is Robot.over
+        self._batch = mujoco_batch.Batch(robot.simulation()[0], _ENGINE_ROWS, 1)
+        self._controls, self._rows = self._batch.bind("ctrl"), np.arange(_ENGINE_ROWS)
+        self._fields = [
+            (places[name][0], self._batch.bind(name).reshape(_ENGINE_ROWS, -1))
+            for name in robot.recorded()
+        ]
+
+    @staticmethod
+    def suits(robot: Robot, physics: PhysicsCodec) -> bool:
+        """Return whether an engine records all that `robot` needs.
+
+        This is the integration state and whole arrays that each step computes. Contact forces are
+        not among them.
+        """
+        if mujoco_batch is None or robot.stage is None or robot.contact_forces or physics.carried:
+            return False
+        data, recorded = robot.simulation()[1], robot.recorded()
+        return all(
+            array.dtype == np.float64 and array.shape == np.shape(getattr(data, name, 0.0))
+            for name, array in recorded.items()
+        )
+
+    def simulate(
+        self,
+        numbers: NDArray[np.float64],
+        actions: Array,
+        frames: NDArray[np.int64],
+        cursor: NDArray[np.int64],
+    ) -> None:
+        """Simulate N rows; `numbers` is their record, and the rest is as in `simulate`.
+
+        Raises
+        ------
+        NotVectorisableError
+            MuJoCo reports an error, or a callback of MuJoCo is a Python function.
+        """
+        model, _, substeps = self._robot.simulation()
+        self._batch.set_models(model)  # it may have been changed since the last call
+        first = int(cursor[0])
+        try:
+            for begin in range(0, len(numbers), _ENGINE_ROWS):
+                cursor[0], block = first + begin, slice(begin, begin + _ENGINE_ROWS)
+                self._simulate(numbers[block], actions[block], frames[block], substeps)
+        except (ValueError, mujoco_batch.SimulationError) as error:
+            raise NotVectorisableError from error
+
+    def _simulate(
+        self,
+        numbers: NDArray[np.float64],
+        actions: Array,
+        frames: NDArray[np.int64],
+        substeps: int,
+    ) -> None:
+        """Simulate one block of rows."""
+        batch, count, size = self._batch, len(numbers), self._size
+        batch.state[:count] = numbers[:, 0, :size]
+        for frame in range(int(frames.max())):
+            if frame:
+                self._controls[:count] = actions[:, frame]
+            going = frames > frame
+            rows = None if going.all() and count == _ENGINE_ROWS else self._rows[:count][going]
+            batch.step(rows, substeps, self._robot.stage)
+            numbers[:, frame + 1, :size] = batch.state[:count]
+            for place, field in self._fields:
+                numbers[:, frame + 1, place] = field[:count]
+
+
 class RobotKernel(Kernel):
     """Steps blocks of rows of one robot.
 
@@ -286,7 +389,10 @@ class RobotKernel(Kernel):
         elapsed_at: int | None = None,
         limit: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._recording = Recording(robot, physics)
+        self._recording = recording = Recording(robot, physics)
+        self._engine = None
+        if Engine.suits(robot, physics):
+            self._engine = Engine(robot, physics, recording.places)
         self._nbytes = physics.nbytes
         self._frameskip = frameskip
         self._reseed = reseed
@@ -358,8 +464,11 @@ class RobotKernel(Kernel):
         record.bytes[:count, 0, : self._nbytes] = source[:, HEADER_NBYTES:end]
         numbers[:, 0, recording.places["ctrl"][0]] = actions[:, 0]
         rows.cursor[0] = block.start
-        views = record.views(count)
-        simulate(recording.robot, repeat(recording.simulation()), views, actions, ran, rows.cursor)
+        if self._engine is not None and (self._engine.takes_plans or actions.shape[1] == 1):
+            self._engine.simulate(numbers, actions, ran, rows.cursor)
+        else:
+            simulations, views = repeat(recording.simulation()), record.views(count)
+            simulate(recording.robot, simulations, views, actions, ran, rows.cursor)
         rewards, ended, infos = recording.compute_rewards(numbers, actions)
         if rewards.shape[1] == 1:
             self._write_frame(rows, block, numbers, rewards, ended, infos, elapsed)

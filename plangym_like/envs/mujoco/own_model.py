@@ -248,6 +248,8 @@ class ModelRobot(Robot):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self.advance = advance(env)
+        if env.reads_derived:
+            self.stage = int(mujoco.mjtStage.mjSTAGE_VEL)
 
     def recorded(self) -> dict[str, Array]:
         names = [name for name, shape in self.env.fields.items() if 0 not in shape]

@@ -151,12 +151,6 @@ def test_sticky_lanes_wait_for_the_next_fragment(mode: Callable[..., list[Fragme
             assert fragment.final.t.tolist() == [1] * len(fragment.final.lane)
 
 
-def test_what_is_not_wanted_is_not_there(mode: Callable[..., list[Fragment]]) -> None:
-    for fragment in mode(Count, Follower(), 2, keep_final=False, infos=False):
-        assert fragment.final is None
-        assert fragment.env == {}
-
-
 class _Nester(BaseActorModule):
     """Answers trees with trees, and has a tree for a memory."""
 

@@ -111,18 +111,6 @@ def test_large_results_arrive_whole(workers: WorkerGroup) -> None:
 
 
 @pytest.mark.full
-def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
-    def make(context: GroupContext) -> Any:
-        raise LookupError(f"no game for {context.group}")
-
-    with workers_of(2, 1, make) as workers:
-        workers.submit(1, "where")
-        with pytest.raises(LookupError, match="no game for 0"):
-            workers.wait()
-        assert_gone(workers.pids)
-
-
-@pytest.mark.full
 def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
     with workers_of(1, 1, timeout=6.0) as workers:
         pid = workers.run(0, "where")[1]

@@ -45,10 +45,6 @@ def dark(**options: Any) -> TemporalAgent:
     return TemporalAgent(Agents(env, Turns(2)))
 
 
-def _copy(workspace: Workspace) -> Workspace:
-    return Workspace(workspace)
-
-
 def _last(workspace: Workspace) -> Workspace:
     workspace.copy_n_last_steps(1)
     return workspace
@@ -60,7 +56,7 @@ def _read_first(workspace: Workspace) -> Workspace:
 
 
 MOVES: list[Callable[[Workspace], Workspace]] = [
-    lambda workspace: workspace, _last, _read_first, lambda workspace: _copy(_last(workspace)),
+    lambda workspace: workspace, _last, _read_first, lambda workspace: Workspace(_last(workspace)),
 ]  # fmt: skip
 MOVED = pytest.mark.parametrize("move", MOVES)
 AGENTS = pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from usual import first_of
 
 import plangym_like
 from plangym_like import MujocoModel, make_mujoco
+from plangym_like.envs.mujoco import batch
 from plangym_like.envs.mujoco.own_model import BLOCK
 from plangym_like.errors import EnvApiError, InputError
 from plangym_like.planners import MPPI
@@ -107,6 +108,66 @@ def test_rows_are_those_of_an_episode_played_straight_through(n_workers: int | N
         rollout = env.rollout_batch(plans, start)
         assert (rollout.rewards == rewards).all()
         assert rollout.states[1].tobytes() == states[-1].tobytes()
+
+
+def accelerations(data: Any) -> Any:
+    """Return what belongs to the last substep, with arrays of the new state among it."""
+    bodies = data.cvel.reshape(len(data.time), -1)
+    return np.concatenate([data.qacc, data.qfrc_bias, data.sensordata, bodies], axis=1)
+
+
+ROBOTS = {
+    "arm": lambda: plangym_like.make(arm()),
+    "accelerations": lambda: plangym_like.make(arm(observation=accelerations)),
+    "states": lambda: make_mujoco(ARM, reward=lambda data: data.qpos[:, 0], n_substeps=3),
+    "HalfCheetah-v5": lambda: plangym_like.make("HalfCheetah-v5"),
+    "Hopper-v5": lambda: plangym_like.make("Hopper-v5"),
+}
+
+
+@pytest.mark.skipif(batch.mujoco_batch is None, reason="this MuJoCo has no mujoco.batch")
+@pytest.mark.parametrize("name", first_of(list(ROBOTS), 2))
+def test_the_engine_of_mujoco_gives_the_bytes_of_our_own_loop(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings there
+    found = []
+    for engine in (True, False):
+        if not engine:
+            monkeypatch.setattr(batch, "mujoco_batch", None)
+        with ROBOTS[name]() as env:
+            rng, space = np.random.default_rng(0), env.action_space
+            plans = rng.uniform(space.low, space.high, (70, 6, *space.shape))
+            held, state = rng.integers(1, 5, 140), env.reset(seed=0).state
+            speeds = rng.uniform(-1, 1, (70, len(env.view_state(state)["qvel"])))
+            # The fastest diverge, and MuJoCo starts them again.
+            speeds *= 10.0 ** (np.arange(70) % 11)[:, None]
+            wild = np.stack([env.make_state(qvel=speed) for speed in speeds])
+            steps = [env.step_batch(plans[:, 0], wild)]
+            steps.append(env.step_batch(plans[:, :2].reshape(140, -1), state, dt=held))
+            rollout = env.rollout_batch(plans, wild, return_observations=True)
+            assert (env.simulator.kernel_for(plans)._engine is not None) is engine
+        parts = [(step.states, step.obs, step.rewards, step.terminateds) for step in steps]
+        arrays = [*parts[0], *parts[1], rollout.states, rollout.observations, rollout.rewards]
+        found.append([array.tobytes() for array in arrays])
+    assert found[0] == found[1]
+
+
+def test_python_callbacks_of_mujoco_are_called() -> None:
+    with make_mujoco(ARM, reward=reach, n_substeps=2) as env:
+        state, actions = env.reset(seed=0).state, np.ones((3, 2))
+        first = env.step_batch(actions, state)
+
+        def push(model: Any, data: Any) -> None:
+            data.qfrc_applied[:] = 1.0
+
+        mujoco.set_mjcb_control(push)
+        try:
+            pushed = env.step_batch(actions, state)
+            assert (env.view_state(pushed.states)["qfrc_applied"] == 1.0).all()
+        finally:
+            mujoco.set_mjcb_control(None)
+        assert env.step_batch(actions, state).states.tobytes() == first.states.tobytes()
 
 
 def test_functions_see_the_new_state() -> None:
