@@ -97,8 +97,6 @@ class WorkerHandle:
     process : ExternalProcess
     index : int
         The worker's index in its pool.
-    prepare : callable, optional
-        ``prepare(hosted)`` is called in each new process; the worker is ready after that.
 
     Attributes
     ----------
@@ -110,12 +108,9 @@ class WorkerHandle:
         The indexes of workers that their pool has to look at.
     """
 
-    def __init__(
-        self, process: ExternalProcess, index: int, prepare: Callable[[Any], Any] | None = None
-    ) -> None:
+    def __init__(self, process: ExternalProcess, index: int) -> None:
         self.process = process
         self.index = index
-        self._prepare = prepare or _do_nothing
         self.task: Future[Any] | None = None
         self._interrupted = False
         self.changed: set[int] = set()
@@ -137,8 +132,8 @@ class WorkerHandle:
             self.changed.add(self.index)
 
     def _greet(self) -> None:
-        """Let a new process prepare itself; the worker is ready when this is done."""
-        self._greeting: Future[Any] | None = self.process.apply(self._prepare, patient=True)
+        """Send the first request to a new process; the worker is ready when it is answered."""
+        self._greeting: Future[Any] | None = self.process.apply(_do_nothing, patient=True)
         self.started_at = time.monotonic()
 
     @property
@@ -168,8 +163,7 @@ class WorkerHandle:
         Raises
         ------
         Exception
-            Any error that the constructor or `prepare` raised, or the error for a process that has
-            ended.
+            Any error that the constructor raised, or the error for a process that has ended.
         """
         if self._greeting is None or not self._greeting.settled:
             return False

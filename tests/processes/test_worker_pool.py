@@ -30,13 +30,9 @@ def make() -> Iterator[Callable[..., Pool]]:
     def make(
         count: int = 2,
         constructor: Callable[[], Any] = HostedObject,
-        *,
-        prepare: Any = None,
         **options: Any,
     ) -> Pool:
-        handles = [
-            WorkerHandle(ExternalProcess(constructor), index, prepare) for index in range(count)
-        ]
+        handles = [WorkerHandle(ExternalProcess(constructor), index) for index in range(count)]
         pools.append(WorkerPool(handles, **options))
         return pools[-1]
 
