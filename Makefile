@@ -9,7 +9,6 @@ PIP_INSTALL := pip install --quiet --disable-pip-version-check --editable
 DEMO_ENV ?= ALE/MsPacman-v5
 DEMO_SECONDS ?= 60
 DEMO_DIR ?= demo
-SOAK_MINUTES ?= 30
 # The files with tests on a Ray cluster. A test of another file that needs one fails.
 ON_RAY := $(wildcard tests/cluster/test_*.py tests/batchers/*/test_*_on_ray.py tests/batchers/workers/test_*.py) tests/test_every_backend.py
 # Each folder's tests are one process, so that none imports what others need. The slowest begin first.
@@ -18,7 +17,7 @@ FOLDERS += $(filter-out $(FOLDERS),$(patsubst tests/%/,%,$(sort $(dir $(wildcard
 RUN_TESTS := python -m pytest --quiet
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
+.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level test-all lint faults fault-table docs table bench test-lowest site-test release-check clean
 .DELETE_ON_ERROR:
 # Thousands of processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,11 +33,10 @@ help:
 	@echo "make test   lint, type-check, build the docs, run the tests and every documented example"
 	@echo "make lint   ruff and mypy --strict alone"
 	@echo "make faults run tests that kill and hang workers and look for leaks (takes minutes)"
-	@echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
 	@echo "make fault-table  compare this package with other libraries under the same faults"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make site-test  build the documentation, and click through it in a headless Chromium"
-	@echo "make table  restore each family a thousand times, check everything installed, write docs/checked.md"
+	@echo "make table  check everything installed, write their tables"
 	@echo "make bench  compare this package with other libraries and redraw the published figures"
 	@echo "make test-all  make test with each of $(PYTHONS) that is installed"
 	@echo "make test-lowest  run every test with the oldest versions that setup.cfg allows (installs 6 GB)"
@@ -84,11 +82,8 @@ lint: .venv/.test
 faults: .venv/.test
 	$(BIN)/python -m pytest --quiet --timeout 2400 -m "full or not full" tests/faults tests/test_every_backend.py
 
-soak: .venv/.test
-	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
-
 fault-table: .venv-bench/.bench
-	$(BENCH_BIN)/python benchmarks/fault_table.py
+	$(BENCH_BIN)/python benchmarks/faults.py
 
 docs: .venv/.test
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -98,19 +93,16 @@ site-test: .venv/.site docs
 	$(BIN)/python -m pytest --quiet tests/docs/test_site.py
 
 table: .venv/.test
-	$(BIN)/python benchmarks/trials.py
 	$(BIN)/python benchmarks/support_table.py
 
 bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/bench.py
 	$(BENCH_BIN)/python benchmarks/ray_bench.py
 	$(BENCH_BIN)/python benchmarks/mujoco_bench.py
-	$(BENCH_BIN)/python benchmarks/one_step.py
+	$(BENCH_BIN)/python benchmarks/saving.py
+	$(BENCH_BIN)/python benchmarks/wrappers.py
 	$(BENCH_BIN)/python benchmarks/vector.py
-	$(BENCH_BIN)/python benchmarks/first_second.py
 	$(BENCH_BIN)/python benchmarks/many_workers.py
-	$(BENCH_BIN)/python benchmarks/planner_time.py
-	$(BENCH_BIN)/python docs/copy_table.py
 
 # Each interpreter in a copy of its own, because .venv belongs to one of them.
 test-all:
@@ -157,12 +149,11 @@ clean:
 	@$(LOWEST_BIN)/python -m $(PIP_INSTALL) '.[$(EXTRAS)]' --constraint lowest.txt
 	@touch $@
 
-# With the libraries that are compared in speed; gymcts asks for an older matplotlib, which its search does not need.
+# With the library that is compared in speed.
 .venv-results/.results: setup.cfg pyproject.toml .venv-results/.created
-	@echo "installing plangym_like and two libraries to compare with into .venv-results"
+	@echo "installing plangym_like and a library to compare with into .venv-results"
 	@$(RESULTS_BIN)/python -m $(PIP_INSTALL) '.[atari,mujoco,dm-control,viz,torch]'
-	@$(RESULTS_BIN)/python -m pip install --quiet --disable-pip-version-check pytorch-mppi==0.9.1 rich
-	@$(RESULTS_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gymcts==1.5.1
+	@$(RESULTS_BIN)/python -m pip install --quiet --disable-pip-version-check pytorch-mppi==0.9.1
 	@touch $@
 
 .venv/.created .venv-bench/.created .venv-results/.created .venv-lowest/.created:

@@ -3,7 +3,7 @@
 Run it from anywhere::
 
     python benchmarks/bench.py                      # all jobs, writes docs/figures/bench.*
-    python benchmarks/bench.py --quick              # a rough look, writes nothing
+    python benchmarks/bench.py --quick              # fewer rounds and contenders, writes nothing
     python benchmarks/bench.py --python plangym=/path/to/python
 
 Each contender runs in its own process, with this interpreter or the one that ``--python`` gives for
@@ -12,233 +12,232 @@ it. Contenders that are not installed are listed as missing.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import signal
-import sys
-import time
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import bounds
-import cold_sizes
-import costs
-import never_slower
-import tables
-import throughput
-from interleave import Figure, paired_ratio
+from harness import CORES, FIGURES, machine, publish, table
+from interleave import (
+    Contest,
+    Entry,
+    Figure,
+    contest_parser,
+    interpreters,
+    method,
+    paired_ratio,
+    shown,
+)
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
-CONTENDERS = ("ours", "raw", "plangym", "gymnasium", "stable_baselines3", "envpool")
-FULL = {
-    "rounds": 15,
-    "slice_seconds": 0.25,
-    "batch_rounds": 21,
-    "batch_slice_seconds": 0.05,
-    "cold_rounds": 9,
-    "starts": 5,
-}
-QUICK = {
-    "rounds": 3,
-    "slice_seconds": 0.15,
-    "batch_rounds": 5,
-    "batch_slice_seconds": 0.03,
-    "cold_rounds": 3,
-    "starts": 1,
-}
-BUSY_LOAD = 0.5
+STARTS = {"ours": "yes", "raw": "yes", "states": "yes", "forward": "no, forward only"}
+# Rounds and seconds of a slice, for batches of many rows and for batches of every size.
+FULL, QUICK = (15, 0.25, 21, 0.05), (3, 0.15, 5, 0.03)
 # What bare loops reach for each core when nothing else runs is above 0.9 of one loop alone.
 QUIET_SCALING = 0.8
+# Sizes of batches in which workers are compared with this process alone. From `LARGE` rows on, a
+# slice is longer. A ratio below `NEAR` is measured in twice as many further rounds.
+SIZES, LARGE, NEAR = (1, 2, 4, 8, 16, 64, 256), 64, 0.98
 
 
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on: cores, processor, system, and what else was running."""
-    model = platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    return {
-        "cores": throughput.CORES,
-        "cpu": model,
-        "system": platform.system(),
-        "load_at_start": round(os.getloadavg()[0], 2),
-    }
+@dataclass(frozen=True)
+class Task:
+    """One job with the title that tables and chart give it."""
+
+    key: str
+    title: str
+    job: Mapping[str, Any]
 
 
-def throughput_record(task: throughput.Task, figures: Mapping[str, Figure]) -> dict[str, Any]:
+def _task(key: str, title: str, env_id: str, obs_type: str | None, count: int) -> Task:
+    return Task(key, title, {"env_id": env_id, "obs_type": obs_type, "count": count})
+
+
+_GAME = "1 frame a transition, 256 states"
+TASKS = (
+    _task("mspacman_rgb", f"MsPacman RGB, {_GAME}", "ALE/MsPacman-v5", "rgb", 256),
+    _task("mspacman_ram", f"MsPacman RAM, {_GAME}", "ALE/MsPacman-v5", "ram", 256),
+    _task("cartpole", "CartPole, 1,024 states", "CartPole-v1", None, 1024),
+)
+
+
+def entries(task: Task, *, quick: bool = False) -> list[Entry]:
+    """Return who takes part; rivals enter in several ways, of which the best counts.
+
+    ``quick`` leaves out the ways that are rarely the best.
+    """
+    atari = task.job["obs_type"] is not None
+    found = [
+        Entry("ours", f"plangym_like, {CORES} workers", "ours", "ours", {"n_workers": CORES}),
+        Entry("ours_serial", "plangym_like, serial", "ours", "ours", {"n_workers": None}),
+        Entry("raw", f"{CORES} raw loops at once", "raw", "raw", {"processes": CORES}),
+        Entry("raw_one", "one raw loop", "raw", "raw", {"processes": 1}),
+    ]
+    for n_workers in (None, CORES) if quick else (None, CORES, 2 * CORES):
+        label = f"plangym, {'serial' if n_workers is None else f'{n_workers} workers'}"
+        options: dict[str, Any] = {"n_workers": n_workers}
+        key = f"plangym_{n_workers or 'serial'}"
+        found.append(Entry(key, label, "plangym", "states", options))
+    processes = (8,) if quick else (CORES, 8)
+    vectorised = [("SyncVectorEnv", 16 if atari else 256)]
+    vectorised += [("AsyncVectorEnv", count) for count in processes]
+    for kind, count in vectorised:
+        label, options = f"Gymnasium {kind}, {count} envs", {"kind": kind, "num_envs": count}
+        found.append(Entry(f"{kind}_{count}", label, "gymnasium", "forward", options))
+    for count in processes:
+        label, module = f"SB3 SubprocVecEnv, {count} envs", "stable_baselines3"
+        key = f"SubprocVecEnv_{count}"
+        found.append(Entry(key, label, module, "forward", {"num_envs": count}))
+    # More emulators in a pool make it no faster here, only slow to open.
+    pooled = 64 if atari else 256
+    for threads in (CORES,) if quick else (1, CORES):
+        label = f"EnvPool, {pooled} envs, {threads} thread{'s' * (threads > 1)}"
+        options = {"num_envs": pooled, "num_threads": threads}
+        found.append(Entry(f"envpool_{threads}", label, "envpool", "forward", options))
+    # On one core, two of the ways above are the same.
+    return list({entry.key: entry for entry in found}.values())
+
+
+def record_of(task: Task, figures: Mapping[str, Figure]) -> dict[str, Any]:
     """Return one task's figures as they go into the JSON file."""
     raw = figures["raw"]
+    found = [figure.evidence for figure in figures.values() if figure.evidence]
     return {
         "key": task.key,
         "title": task.title,
-        "same_work": throughput.same_work(figures),
-        "raw_loops_over_one": _rounded(paired_ratio(raw, figures["raw_one"])),
+        # Whether all who start from the given states found the same observations and rewards.
+        "same_work": all(evidence == found[0] for evidence in found),
+        "raw_loops_over_one": paired_ratio(raw, figures["raw_one"]),
         "rows": [
-            {
-                "key": key,
-                "label": figure.entry.label,
-                "group": figure.entry.group,
-                "options": dict(figure.entry.options),
-                "absent": figure.absent,
-                "reason": figure.reason,
-                "rate": figure.median and round(figure.median),
-                "rates": [round(rate) for rate in figure.rates],
-                "over_raw": _rounded(paired_ratio(figure, raw)),
-            }
-            for key, figure in figures.items()
+            {**figure.record(), "over_raw": paired_ratio(figure, raw)}
+            for figure in figures.values()
         ],
     }
 
 
-def _warnings(record: Mapping[str, Any]) -> list[str]:
+def warnings_of(record: Mapping[str, Any]) -> list[str]:
+    """Return why the figures of a task should not be published."""
     found = []
-    if record["same_work"] is False:
-        found.append("not everybody found the same observations and rewards")
+    if not record["same_work"]:
+        found.append("WARNING: not everybody found the same observations and rewards")
     scaling = record["raw_loops_over_one"]
-    if scaling is not None and scaling < QUIET_SCALING * throughput.CORES:
+    if scaling is not None and scaling < QUIET_SCALING * CORES:
         found.append(
-            f"{throughput.CORES} raw loops at once did only {scaling:.2f} times the work of one: "
+            f"WARNING: {CORES} raw loops at once did only {scaling:.2f} times the work of one: "
             "something else is using the cores, so these figures are not for publishing"
         )
     return found
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def parallel_over_serial(
+    library: str, task: Task, rounds: int, seconds: float, **shared: Any
+) -> dict[int, float]:
+    """Return, by rows in a batch, the rate with workers divided by the rate without.
+
+    The result is empty if the library could not take part.
+    """
+    pair = [
+        Entry("serial", "serial", library, library, {"n_workers": None}),
+        Entry("parallel", "parallel", library, library, {"n_workers": CORES}),
+    ]
+    found: dict[int, float] = {}
+    with Contest(pair, {**task.job, "count": max(SIZES)}, **shared) as contest:
+        serial, parallel = contest.figures["serial"], contest.figures["parallel"]
+        # Not counted: workers are still starting.
+        contest.run(rounds=rounds, seconds=seconds, count=1)
+        for size in SIZES:
+            serial.rates.clear()
+            parallel.rates.clear()
+            long = seconds * (4 if size >= LARGE else 1)
+            contest.run(rounds=rounds, seconds=long, count=size)
+            ratio = paired_ratio(parallel, serial)
+            if library == "ours" and ratio is not None and ratio < NEAR:
+                # The median of all rounds counts, those above included.
+                contest.run(rounds=2 * rounds, seconds=long, count=size)
+                ratio = paired_ratio(parallel, serial)
+            if ratio is None:
+                return {}
+            found[size] = ratio
+    return found
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
+def one_row(task: Task, rounds: int, seconds: float, **shared: Any) -> dict[str, float]:
+    """Return the microseconds of a step of one state, by contender."""
+    found = [Entry("raw", "raw loop", "raw", "raw", {"processes": 1})]
+    for module, name in (("ours", "plangym_like"), ("plangym", "plangym")):
+        for call, single in (("step(a, state=s)", True), ("step_batch", False)):
+            options = {"n_workers": None, "single": single}
+            found.append(Entry(f"{module}, {call}", f"{name}, `{call}`", module, "ours", options))
+    with Contest(found, {**task.job, "count": 200}, **shared) as contest:
+        contest.run(rounds=rounds, seconds=seconds, count=1)
+    figures = contest.figures.values()
+    return {each.entry.label: round(1e6 / each.median, 1) for each in figures if each.median}
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="a rough look: fewer rounds, fewer entries"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="folder for bench.json, .md and .png (docs/figures; with --quick, none)",
-    )
-    parser.add_argument(
-        "--python",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help=f"the interpreter of one contender ({', '.join(CONTENDERS)})",
-    )
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=(*(task.key for task in throughput.TASKS), "never_slower", "cold_sizes", "costs"),
-        help="only these jobs",
-    )
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is broken")
-    arguments = parser.parse_args()
-    pairs = [pair.partition("=") for pair in arguments.python]
-    for name, _, path in pairs:
-        if name not in CONTENDERS or not path:
-            parser.error(f"--python wants NAME=PATH with NAME one of {', '.join(CONTENDERS)}")
-    # Not resolved: a virtual environment is known by the link that its interpreter is.
-    arguments.interpreters = {name: os.path.abspath(path) for name, _, path in pairs}
-    if arguments.output is None and not arguments.quick and not arguments.only:
-        arguments.output = FIGURES
-    return arguments
+def rows_of(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the rows of one task's table."""
+    found = []
+    for row in record["rows"]:
+        ratio = "" if row["over_raw"] is None else f"{row['over_raw']:.2f}"
+        found.append((row["label"], STARTS[row["group"]], shown(row), ratio))
+    return found
 
 
-def main() -> int:
-    """Measure, print, write; return the exit status."""
-    arguments = _arguments()
-    # Contenders are ended by `finally` blocks, which a plain SIGTERM would skip.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    settings = QUICK if arguments.quick else FULL
-    wanted = set(arguments.only or ("never_slower", "cold_sizes", "costs"))
-    if not arguments.only:
-        wanted |= {task.key for task in throughput.TASKS}
-    interpreters = arguments.interpreters
-    versions: dict[str, dict[str, str]] = {}
-    start = time.perf_counter()
+def page(results: Mapping[str, Any]) -> str:
+    """Return all tables."""
+    parts = [method(results)]
+    for record in results["throughput"]:
+        head = ("contender", "starts from given states", "transitions/s", "of the raw loops")
+        parts += [f"**{record['title']}**", "", *table(head, rows_of(record))]
+    rows = [
+        (library, job, *(f"{ratios[size]:.2f}" if ratios else "" for size in SIZES))
+        for library, jobs in results["parallel_over_serial"].items()
+        for job, ratios in jobs.items()
+    ]
+    parts += ["**Parallel divided by serial, by rows in a batch**", ""]
+    parts += table(("library", "job", *SIZES), rows)
+    singly = results["one_row"]
+    labels = dict.fromkeys(label for times in singly.values() for label in times)
+    rows = [(label, *(times.get(label, "") for times in singly.values())) for label in labels]
+    parts += ["**One state at a time, microseconds of a step**", ""]
+    parts += table(("contender", *singly), rows)
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    arguments = contest_parser(__doc__)
+    arguments.add_argument("--only", nargs="+", choices=[task.key for task in TASKS])
+    options = arguments.parse_args()
+    rounds, seconds, batch_rounds, batch_seconds = QUICK if options.quick else FULL
+    shared: dict[str, Any] = {"interpreters": interpreters(options.python), "versions": {}}
     results: dict[str, Any] = {
         "machine": machine(),
-        "settings": settings,
-        "versions": versions,
+        "rounds": rounds,
+        "versions": shared["versions"],
         "throughput": [],
+        "parallel_over_serial": {"plangym_like": {}, "plangym": {}},
+        "one_row": {},
     }
-    if results["machine"]["load_at_start"] > BUSY_LOAD:
-        _say(
-            f"This machine is busy (load {results['machine']['load_at_start']}): ratios may suffer."
-        )
-    tasks: dict[str, Mapping[str, Figure]] = {}
-    for task in throughput.TASKS:
-        if task.key in wanted:
-            tasks[task.key] = throughput.measure(
-                task,
-                rounds=int(settings["rounds"]),
-                seconds=settings["slice_seconds"],
-                interpreters=interpreters,
-                versions=versions,
-                quick=arguments.quick,
-            )
-            record = throughput_record(task, tasks[task.key])
-            results["throughput"].append(record)
-            _say(tables.throughput_text(record))
-            for warning in _warnings(record):
-                _say(f"  WARNING: {warning}")
-    checks = bounds.throughput_checks(tasks)
-    if "never_slower" in wanted:
-        results["never_slower"] = never_slower.measure(
-            rounds=int(settings["batch_rounds"]),
-            seconds=settings["batch_slice_seconds"],
-            interpreters=interpreters,
-            versions=versions,
-        )
-        checks += bounds.never_slower_checks(results["never_slower"])
-    if "cold_sizes" in wanted:
-        results["cold_sizes"] = cold_sizes.measure(
-            rounds=int(settings["cold_rounds"]), interpreters=interpreters
-        )
-        checks += bounds.cold_checks(results["cold_sizes"])
-    if "costs" in wanted:
-        results["start_up"] = costs.start_up(
-            rounds=int(settings["starts"]), interpreters=interpreters
-        )
-        results["memory"] = costs.memory(interpreters=interpreters)
-        checks += bounds.cost_checks(results["start_up"], results["memory"])
-    results["checks"] = [
-        {
-            "what": check.what,
-            "value": _rounded(check.value),
-            "bound": check.bound,
-            "ceiling": check.ceiling,
-            "kept": check.kept,
-        }
-        for check in checks
-    ]
-    results["seconds"] = round(time.perf_counter() - start)
-    _say("\n" + tables.other_tables(results))
-    _say(tables.checks_text(checks))
-    if arguments.output is not None:
-        write(results, checks, arguments.output)
-        _say(f"\nwritten in {results['seconds']} s: {arguments.output}")
-    return int(arguments.check and any(check.kept is not True for check in checks))
+    for task in TASKS:
+        if options.only and task.key not in options.only:
+            continue
+        with Contest(entries(task, quick=options.quick), task.job, **shared) as contest:
+            contest.run(rounds=rounds, seconds=seconds)
+        record = record_of(task, contest.figures)
+        results["one_row"][task.key] = one_row(task, batch_rounds, batch_seconds, **shared)
+        results["throughput"].append(record)
+        print(*rows_of(record), *warnings_of(record), sep="\n", flush=True)
+        for library, jobs in results["parallel_over_serial"].items():
+            # A rival's row is for comparison, it needs no fine ruler.
+            ours = library == "plangym_like"
+            module, often = ("ours", batch_rounds) if ours else (library, max(3, batch_rounds // 4))
+            jobs[task.key] = parallel_over_serial(module, task, often, batch_seconds, **shared)
+    print(page(results))
+    if not options.quick and not options.only:
+        import chart
 
-
-def write(results: dict[str, Any], checks: list[bounds.Check], folder: Path) -> None:
-    """Write the JSON file, the table and the chart."""
-    import chart
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
-    (folder / "bench.md").write_text(tables.markdown(results, checks))
-    chart.draw(results, folder / "bench.png")
+        publish("bench", results, page(results))
+        chart.draw(results, FIGURES / "bench.png")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

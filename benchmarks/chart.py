@@ -12,15 +12,10 @@ GROUPS = {
     "raw": ("bare simulator loops", "#4a4f57"),
     "forward": ("can only step forward", "#b9c0ca"),
 }
-GAMES = {
-    "cartpole": ("CartPole", "#1668b8", "o"),
-    "mspacman_ram": ("MsPacman RAM", "#d9822b", "s"),
-    "mspacman_rgb": ("MsPacman RGB", "#4a4f57", "^"),
-}
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Write the chart of ``results`` as a PNG: a panel a job, and one of all batch sizes."""
+    """Write the chart of ``results`` as a PNG; a panel for each job."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -28,19 +23,12 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     from matplotlib.patches import Rectangle
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, axes = plt.subplots(2, 2, figsize=(12, 8.4), layout="constrained")
-    panels = list(axes.flat)
-    for panel, task in zip(panels, results["throughput"], strict=False):
+    figure, panels = plt.subplots(3, 1, figsize=(7.5, 11), layout="constrained")
+    for panel, task in zip(panels, results["throughput"], strict=True):
         _bars(panel, task)
-    for panel in panels[len(results["throughput"]) : 3]:
-        panel.set_axis_off()
-    if "never_slower" in results:
-        _batch_sizes(panels[3], results["never_slower"]["ours"])
-    else:
-        panels[3].set_axis_off()
     handles = [Rectangle((0, 0), 1, 1, color=color) for _, color in GROUPS.values()]
     labels = [label for label, _ in GROUPS.values()]
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     machine = results["machine"]
     where = f"{machine['cores']} cores ({machine['cpu']})"
     figure.suptitle(f"Transitions per second on {where}, one interleaved run")
@@ -64,9 +52,6 @@ def best_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _bars(axes: Any, task: Mapping[str, Any]) -> None:
     rows = best_rows(task["rows"])
     axes.set_title(task["title"], loc="left", fontsize=10)
-    if not rows:
-        axes.set_axis_off()
-        return
     rates = [row["rate"] for row in rows]
     positions = range(len(rows))
     axes.barh(positions, rates, color=[GROUPS[row["group"]][1] for row in rows], height=0.7)
@@ -86,20 +71,3 @@ def _bars(axes: Any, task: Mapping[str, Any]) -> None:
         axes.set_xlim(0, max(rates) * 1.18)
         axes.locator_params(axis="x", nbins=5)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-def _batch_sizes(axes: Any, games: Mapping[str, Mapping[Any, float] | None]) -> None:
-    axes.set_title("plangym_like: parallel divided by serial", loc="left", fontsize=10)
-    axes.axhline(1.0, color="#8a9099", linewidth=1)
-    ticks: list[int] = []
-    for game, ratios in games.items():
-        if ratios:
-            label, color, marker = GAMES[game]
-            ticks = [int(size) for size in ratios]
-            axes.plot(ticks, list(ratios.values()), color=color, marker=marker, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [str(size) for size in ticks])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("rows in a batch")
-    if ticks:
-        axes.legend(frameon=False)

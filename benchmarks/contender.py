@@ -1,8 +1,7 @@
 """The process of one contender: it reads commands to open a job or run a slice, and answers them.
 
 Each command is a JSON line on stdin, and each answer is a JSON line on stdout. Only the standard
-library is imported here, so that any interpreter with the contender's packages can be used, and
-imports are part of the start-up times.
+library is imported here, so that any interpreter with the contender's packages can be used.
 """
 
 from __future__ import annotations
@@ -14,13 +13,9 @@ import json
 import os
 import platform
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 from contenders.contract import CannotDo, Job, Work
-
-PROC = Path("/proc")
 
 
 class Contender:
@@ -42,52 +37,6 @@ class Contender:
         assert self._work is not None
         transitions, taken = self._work.measure(seconds, count)
         return {"transitions": transitions, "seconds": taken}
-
-    def start_up(self, module: str, job: dict[str, Any], n_workers: int) -> dict[str, Any]:
-        """Time this process's first and second environment, each up to its first batch."""
-        contender = importlib.import_module(f"contenders.{module}")
-        start = time.perf_counter()
-        importlib.import_module(contender.PACKAGES[0])
-        imported = time.perf_counter()
-        first = contender.make(Job(**job), n_workers=n_workers)
-        contender.first_batch(first, Job(**job))
-        first_done = time.perf_counter()
-        second = contender.make(Job(**job), n_workers=n_workers)
-        contender.first_batch(second, Job(**job))
-        second_done = time.perf_counter()
-        first.close()
-        second.close()
-        return {
-            "import": imported - start,
-            "first": first_done - imported,
-            "second": second_done - first_done,
-        }
-
-    def memory(
-        self, module: str, job: dict[str, Any], n_workers: int, batches: int
-    ) -> dict[str, Any]:
-        """Step some batches, reading what comes back; return each child's private megabytes."""
-        contender = importlib.import_module(f"contenders.{module}")
-        env = contender.make(Job(**job), n_workers=n_workers)
-        state, _, _ = env.reset()
-        actions = [0] * job["count"]
-        states = [state] * job["count"]
-        for _ in range(batches):
-            results = env.step_batch(actions, states=states)
-            # Pages that only the worker has touched would be counted as its own.
-            for observation in results[1]:
-                observation.sum()
-        found = private_megabytes(wait_for_descendants(os.getpid()))
-        env.close()
-        return {"children": found}
-
-    def cold(
-        self, module: str, job: dict[str, Any], n_workers: int | None, **batches: Any
-    ) -> dict[str, Any]:
-        """Make a new environment and time batches; `batches` are arguments of ``time_batches``."""
-        contender = importlib.import_module(f"contenders.{module}")
-        seconds = contender.time_batches(Job(**job), n_workers=n_workers, **batches)
-        return {"seconds": seconds}
 
     def close(self) -> dict[str, Any]:
         """End what was opened."""
@@ -131,46 +80,6 @@ def main() -> None:
     contender = Contender()
     for line in sys.stdin:
         answers.write(json.dumps(_answer(contender, json.loads(line))) + "\n")
-
-
-def descendants(pid: int) -> list[int]:
-    """Return all children of ``pid``, and theirs."""
-    parents: dict[int, list[int]] = {}
-    for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except OSError:
-                # It ended while the list was being read.
-                continue
-            # The name, in parentheses, may itself hold blanks and parentheses.
-            parent = int(stat.rpartition(")")[2].split()[1])
-            parents.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
-    pending = [pid]
-    while pending:
-        children = parents.get(pending.pop(), [])
-        found += children
-        pending += children
-    return found
-
-
-def wait_for_descendants(pid: int, *, seconds: float = 0.5) -> list[int]:
-    """Return the descendants of ``pid`` once short-lived ones had time to end."""
-    time.sleep(seconds)
-    return descendants(pid)
-
-
-def private_megabytes(pids: list[int]) -> list[float]:
-    """Return each process's private memory, clean and dirty, in MB (10^6 bytes), largest first."""
-    sizes = []
-    for pid in pids:
-        kibibytes = 0
-        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith(("Private_Clean:", "Private_Dirty:", "Private_Hugetlb:")):
-                kibibytes += int(line.split()[1])
-        sizes.append(round(kibibytes * 1024 / 1e6, 1))
-    return sorted(sizes, reverse=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import atari_results
+from gymnasium.wrappers import FrameStackObservation
 
 import plangym_like
 from plangym_like import planners
@@ -41,6 +42,13 @@ IW_FRAMES = {
 # Two other planners, which play every second of these games.
 IW_OTHERS = ("UCT", "FractalMonteCarlo")
 IW_HOLD, IW_ACTIONS, IW_SEEDS = 15, 1_200, 2
+# The variant NS+RA: what a death costs is 10 times `alpha` in the authors' code.
+IW_OPTIONS: dict[str, Any] = {
+    "subtables": True,
+    "death_penalty": 500_000,
+    "discount": 1.0,
+    "batch": 4,
+}
 GO_EXPLORE_FRAMES = 100_000_000
 # The exponent of the noise: the paper's where it has the robot; the larger, the slower it changes.
 ROBOTS = {
@@ -118,11 +126,15 @@ def play_like_rollout_iw(
     *, game: str, planner: str, seed: int, n_workers: int | None = None
 ) -> dict[str, Any]:
     """Play a game with `IW_FRAMES` frames for each action of 15 frames."""
-    obs_type = "rgb" if planner == "RolloutIW" else "ram"
+    obs_type = "grayscale" if planner == "RolloutIW" else "ram"
     with _game(game, IW_HOLD, n_workers, obs_type) as env:
         state = env.reset(seed=seed).state
         made: planners.Planner = {
-            "RolloutIW": lambda: planners.RolloutIW(env),
+            "RolloutIW": lambda: planners.RolloutIW(
+                env,
+                features=lambda obs, infos: planners.tile_pairs(obs),
+                **IW_OPTIONS,
+            ),
             "UCT": lambda: planners.UCT(env, rollout=5, discount=0.99),
             "FractalMonteCarlo": lambda: planners.FractalMonteCarlo(env, walkers=8, hold=1),
         }[planner]()
@@ -134,8 +146,14 @@ def _game(
     game: str, frameskip: int, n_workers: int | None, obs_type: str = "ram"
 ) -> plangym_like.PlanEnv:
     """Return a game without sticky actions; each action is held for `frameskip` frames."""
+    # Features of screens are those of pairs of tiles, too, now and before.
+    stack = [(FrameStackObservation, {"stack_size": 2})] if obs_type == "grayscale" else []
     return plangym_like.make(
-        f"ALE/{game}-v5", frameskip=frameskip, obs_type=obs_type, n_workers=n_workers
+        f"ALE/{game}-v5",
+        frameskip=frameskip,
+        obs_type=obs_type,
+        n_workers=n_workers,
+        wrappers=stack,
     )
 
 

@@ -71,19 +71,10 @@ def main() -> int:
         # Those of AsyncVectorEnv's own interface, its processes and its signals, are left out.
         chosen = "not Async and not async and not human"
         command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += [
-            "-c",
-            "/dev/null",
-            "--rootdir",
-            folder,
-            "-k",
-            chosen,
-        ]
+        command += ["-c", "/dev/null", "--rootdir", folder, "-k", chosen]
         command += [*arguments.pytest, *(f"tests/{test}" for test in TESTS)]
         paths = {**os.environ, "PYTHONPATH": f"{package}:{folder}"}
-        result = subprocess.run(
-            command, cwd=folder, env=paths, capture_output=True, text=True, check=False
-        )
+        result = subprocess.run(command, cwd=folder, env=paths, capture_output=True, text=True)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.MULTILINE)
     unexpected = [name for name in failed if not any(part in name for part in EXPECTED)]
     lines = (result.stdout + result.stderr).splitlines()

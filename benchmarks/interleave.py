@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -17,9 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import measured_on, parser, ratio
+
 HERE = Path(__file__).resolve().parent
 ANSWER_SECONDS = 120.0
 CLOSE_SECONDS = 10.0
+# The beginnings of the names of contenders that are this package.
+OURS = ("ours", "workspaces")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,18 @@ class Figure:
         """Median rate, ``None`` where there is none."""
         return statistics.median(self.rates) if self.rates else None
 
+    def record(self) -> dict[str, Any]:
+        """Return the figure as it goes into a JSON file."""
+        return {
+            "key": self.entry.key,
+            "label": self.entry.label,
+            "group": self.entry.group,
+            "absent": self.absent,
+            "reason": self.reason,
+            "rate": self.median and round(self.median),
+            "rates": [round(rate) for rate in self.rates],
+        }
+
 
 class ContenderDied(RuntimeError):
     """A contender's process ended, or gave no answer, in the middle of a command."""
@@ -70,13 +87,11 @@ class ContenderDied(RuntimeError):
 class Process:
     """A contender's process, in a group of its own so that it ends with all its children."""
 
-    def __init__(
-        self, module: str, interpreters: Mapping[str, str], *, tree: str | None = None
-    ) -> None:
+    def __init__(self, module: str, interpreters: Mapping[str, str]) -> None:
         environment = dict(os.environ)
-        if module.startswith("ours"):
-            # What is measured, installed or not: `tree`, or the checkout of this script.
-            paths = [tree or str(HERE.parent), environment.get("PYTHONPATH", "")]
+        if module.startswith(OURS):
+            # The checkout of this script is measured, installed or not.
+            paths = [str(HERE.parent), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         self._child = subprocess.Popen(
             [interpreters.get(module, sys.executable), str(HERE / "contender.py")],
@@ -206,6 +221,39 @@ class Contest:
 
 def paired_ratio(over: Figure, under: Figure) -> float | None:
     """Return the median, over rounds, of one figure divided by another; ``None`` without both."""
-    if not over.rates or not under.rates:
-        return None
-    return statistics.median(a / b for a, b in zip(over.rates, under.rates, strict=True))
+    return ratio(over.rates, under.rates)
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """Return the rate in a record of a figure, or why there is none."""
+    return f"{row['rate']:,}" if row["rate"] else f"{row['absent']}: {row['reason']}"
+
+
+def method(results: Mapping[str, Any]) -> str:
+    """Return the lines that say how contenders were measured, and in which versions."""
+    versions: dict[str, set[str]] = {}
+    for found in results["versions"].values():
+        for package, version in found.items():
+            versions.setdefault(package, set()).add(version)
+    listed = (f"{name} {' and '.join(sorted(each))}" for name, each in sorted(versions.items()))
+    return (
+        f"{measured_on(results['machine'])}, load {results['machine']['load_at_start']} at the "
+        "start, in one run: each contender in a process of its own, slices interleaved in random "
+        f"order, medians of {results['rounds']} rounds. A ratio is the median of the rounds' "
+        f"ratios.\n\nVersions: {', '.join(listed)}.\n"
+    )
+
+
+def contest_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser for a script that runs contests."""
+    found = parser(doc)
+    found.add_argument("--python", action="append", default=[], metavar="CONTENDER=PATH")
+    # Contenders are ended by `finally` blocks, which a plain SIGTERM would skip.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return found
+
+
+def interpreters(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the interpreters of contenders, which are given as ``CONTENDER=PATH``."""
+    # Not resolved: a virtual environment is known by the link that its interpreter is.
+    return {name: os.path.abspath(path) for name, _, path in (p.partition("=") for p in pairs)}

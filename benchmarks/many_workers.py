@@ -28,8 +28,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from bench import machine
-from tables import table
+from harness import machine, table
 
 import plangym_like
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import machine
+from harness import machine
 from interleave import Contest, Entry, paired_ratio
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"

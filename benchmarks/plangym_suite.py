@@ -2,21 +2,19 @@
 
 ::
 
-    python benchmarks/plangym_suite.py PATH_OF_PLANGYM_SOURCES [-n 2] [--only atari] [--json FILE]
+    python benchmarks/plangym_suite.py PATH_OF_PLANGYM_SOURCES [--only atari]
 
-With ``--json``, a table is also written next to the results, with the suffix ``.md``.
+Results of all files are kept in ``docs/figures/plangym.json``, and a table of them is written to
+``docs/figures/plangym.md``; with ``--quick``, nothing is written.
 
 Nothing is downloaded, and the sources are not changed: tests are copied to a temporary folder, in
 which ``import plangym`` imports the layer. The module ``plangym.api_tests``, which is a part of the
 tests, is copied too. No display is needed: SDL uses its dummy driver, and a stub that does nothing
-replaces ``pyvirtualdisplay``. Needs pytest, pytest-xdist and pytest-timeout.
+replaces ``pyvirtualdisplay``. Needs pytest and pytest-timeout.
 """
 
 from __future__ import annotations
 
-import argparse
-import fnmatch
-import json
 import os
 import shutil
 import subprocess
@@ -24,22 +22,12 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from harness import known, parser, publish, table
 
 HERE = Path(__file__).resolve().parents[1]
-
-
-class Excluded(NamedTuple):
-    """Tests that are not counted, and the reason."""
-
-    pattern: str
-    reason: str
-
-
-# Tests that fail for a reason outside the layer's interface.
-EXCLUDED: tuple[Excluded, ...] = ()
 
 CONFTEST = '''
 """Makes ``import plangym`` mean the layer."""
@@ -49,6 +37,8 @@ import importlib.abc
 import importlib.util
 import sys
 import types
+
+import pytest
 
 LAYER = "plangym_like.compat.plangym"
 
@@ -84,6 +74,12 @@ else:
         return start("local", num_cpus=2, include_dashboard=False, **kwargs)
 
     ray.init = init
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.parent.name in ("TestBatchEnv", "TestExternalProcess"):
+            item.add_marker(pytest.mark.skip("it is of plangym's internal classes for workers"))
 '''
 
 
@@ -98,142 +94,72 @@ def copy_tests(sources: Path, folder: Path) -> None:
     (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
 
 
-def run_tests(
-    folder: Path, file: str, workers: int, only: Iterable[str] = ()
-) -> list[tuple[str, str, str]]:
-    """Run one file of tests, or some of them; return name, outcome and message of each test."""
-    report = folder / "report.xml"
-    report.unlink(missing_ok=True)
-    environ = {
-        **os.environ,
-        "PYTEST_ADDOPTS": "",
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(folder)]),
-        "SDL_VIDEODRIVER": "dummy",
-        "SDL_AUDIODRIVER": "dummy",
-        "DISPLAY": "",
-        # Which environment a test gets depends on the order of sets.
-        "PYTHONHASHSEED": "0",
-    }
-    chosen = [node_id(test) for test in only] or [file]
-    command = [sys.executable, "-m", "pytest", *chosen, "-q", "-p", "no:cacheprovider"]
-    command += ["--tb=short", "--timeout", "300", "-W", "ignore"]
-    if workers:
-        command += ["-n", str(workers)]
-    command.append(f"--junitxml={report}")
-    done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
-    if not report.exists():
-        raise SystemExit(f"pytest did not run {file}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    found = []
-    for case in ElementTree.parse(report).iter("testcase"):
-        outcome, message = "passed", ""
-        for kind in ("failure", "error", "skipped"):
-            part = case.find(kind)
-            if part is not None:
-                outcome = "skipped" if kind == "skipped" else "failed"
-                message = f"{part.get('message', '')}\n{part.text or ''}"
-        found.append((f"{file}::{case.get('classname')}::{case.get('name')}", outcome, message))
-    return found
-
-
-def node_id(test: str) -> str:
-    """Return what pytest calls a test, from its name in the results."""
-    file, place, name = test.split("::", 2)
-    classes = place.removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
-    return "::".join(filter(None, (file, classes.replace(".", "::"), name)))
-
-
-def results_of(found: list[tuple[str, str, str]]) -> dict[str, Any]:
-    """Return what passed, what failed, and how many tests are not counted for which reason."""
-    passed, failed, reasons = 0, [], Counter[str]()
-    for test, outcome, message in found:
-        excluded = next((each for each in EXCLUDED if fnmatch.fnmatch(test, each.pattern)), None)
-        if outcome == "passed":
-            passed += 1
-        elif outcome == "skipped":
-            reasons["plangym skips it: " + message.partition("\n")[0]] += 1
-        elif excluded is not None:
-            reasons[excluded.reason] += 1
-        else:
-            failed.append(test)
-    return {"passed": passed, "failed": failed, "not counted": dict(reasons)}
-
-
-def table(files: dict[str, Any]) -> str:
-    """Return the results as tables in Markdown."""
-    lines = ["| tests | passed | failed | not counted |", "| --- | --- | --- | --- |"]
-    total, reasons = Counter[str](), Counter[str]()
-    for file in sorted(files):
-        found = files[file]
-        reasons.update(found["not counted"])
-        counts = {
-            "passed": found["passed"],
-            "failed": len(found["failed"]),
-            "not counted": sum(found["not counted"].values()),
+def run_tests(sources: Path, file: str) -> dict[str, Any]:
+    """Run one file of tests; return how many passed, which failed, and why others are skipped."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        copy_tests(sources, folder)
+        report = folder / "report.xml"
+        environ = {
+            **os.environ,
+            "PYTEST_ADDOPTS": "",
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(folder)]),
+            "SDL_VIDEODRIVER": "dummy",
+            "SDL_AUDIODRIVER": "dummy",
+            "DISPLAY": "",
+            # Which environment a test gets depends on the order of sets.
+            "PYTHONHASHSEED": "0",
         }
-        total.update(counts)
-        lines.append(
-            "| ".join(
-                (
-                    f"| {file.removeprefix('tests/').removesuffix('.py')} ",
-                    *(f"{count} " for count in counts.values()),
-                    "",
-                )
-            )
-        )
-    sums = (total[name] for name in ("passed", "failed", "not counted"))
-    lines.append("| ".join(("| all ", *(f"{count} " for count in sums), "")))
-    ratio = total["passed"] / max(1, total["passed"] + total["failed"])
-    lines += ["", f"{ratio:.1%} of the tests that are counted pass.", ""]
-    lines += ["| why tests are not counted | tests |", "| --- | --- |"]
-    lines += [f"| {reason} | {count} |" for reason, count in reasons.most_common()]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+        command = [sys.executable, "-m", "pytest", file, "-q", "-p", "no:cacheprovider"]
+        command += ["--tb=short", "--timeout", "300", "-W", "ignore", f"--junitxml={report}"]
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+        if not report.exists():
+            raise SystemExit(f"pytest did not run {file}:\n{done.stdout[-3000:]}")
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    passed, failed, reasons = 0, [], Counter[str]()
+    for case in cases:
+        skipped = case.find("skipped")
+        if skipped is not None:
+            reasons[skipped.get("message", "")] += 1
+        elif case.find("failure") is not None or case.find("error") is not None:
+            failed.append(f"{file}::{case.get('classname')}::{case.get('name')}")
+        else:
+            passed += 1
+    if failed:
+        print(done.stdout)
+    return {"passed": passed, "failed": failed, "skipped": dict(reasons)}
+
+
+def page(files: dict[str, Any]) -> str:
+    """Return the results as tables in Markdown."""
+    rows, reasons = [], Counter[str]()
+    for file, found in sorted(files.items()):
+        reasons.update(found["skipped"])
+        numbers = found["passed"], len(found["failed"]), sum(found["skipped"].values())
+        rows.append((file.removeprefix("tests/").removesuffix(".py"), *numbers))
+    rows.append(("all", *(sum(row[column] for row in rows) for column in (1, 2, 3))))
+    lines = table(("tests", "passed", "failed", "skipped"), rows)
+    return "\n".join([*lines, *table(("why tests are skipped", "tests"), reasons.most_common())])
 
 
 def main() -> None:
     """Run the files, and print and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("sources", type=Path, help="a checkout of plangym")
-    parser.add_argument("-n", dest="workers", type=int, default=0, help="as in pytest-xdist")
-    parser.add_argument("--only", default="", help="files whose names contain this")
-    parser.add_argument(
-        "--json", type=Path, help="the file of results; results of other test files are kept"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="run only what failed according to the file of results"
-    )
-    parser.add_argument("--failures", action="store_true", help="print how each test failed")
-    options = parser.parse_args()
-    sources = options.sources.resolve()
-    files: dict[str, Any] = {}
-    if options.json is not None and options.json.exists():
-        files = json.loads(options.json.read_text(encoding="utf-8"))
+    options = parser(__doc__)
+    options.add_argument("sources", type=Path, help="a checkout of plangym")
+    options.add_argument("--only", default="", help="files whose names contain this")
+    chosen = options.parse_args()
+    sources = chosen.sources.resolve()
+    files = known("plangym")
     for path in sorted((sources / "tests").rglob("test_*.py")):
-        if options.only not in path.name:
+        if chosen.only not in path.name:
             continue
         file = path.relative_to(sources).as_posix()
-        again = files[file]["failed"] if options.again and file in files else []
-        if options.again and not again:
-            continue
-        with tempfile.TemporaryDirectory() as name:
-            copy_tests(sources, Path(name))
-            found = run_tests(Path(name), file, options.workers, again)
-        results = results_of(found)
-        if again:
-            results["passed"] += files[file]["passed"]
-            earlier = Counter[str](files[file]["not counted"])
-            results["not counted"] = dict(earlier + Counter[str](results["not counted"]))
-        files[file] = results
+        files[file] = run_tests(sources, file)
         print(f"{file}: {files[file]['passed']} passed", *files[file]["failed"], sep="\n  ")
-        for test, outcome, message in found:
-            if options.failures and outcome == "failed":
-                print(f"\n{test}\n{message}")
         sys.stdout.flush()
-        if options.json is not None:
-            options.json.write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
-            options.json.with_suffix(".md").write_text(table(files), encoding="utf-8")
-    print(f"\n{table(files)}")
+        if not chosen.quick:
+            publish("plangym", files, page(files))
+    print(page(files))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from typing import Any
 import control
 import equal_budgets
 import results_page
-import uct_speed
 from atari_results import GAMES, PLANNERS, montezuma, play_game
 
 FIGURES = pathlib.Path(__file__).resolve().parent.parent / "docs" / "figures"
@@ -59,7 +58,6 @@ def tasks(frames: int, seeds: int) -> Iterator[tuple[str, Any, dict[str, Any]]]:
             {"frames": MONTEZUMA_FRAMES, "seed": seed},
         )
     yield "speed/MPPI and CEM", mppi_speed, {}
-    yield "speed/UCT", uct_speed_rows, {}
     for task in control.TASKS:
         for seed in range(seeds):
             yield f"control/{task}/{seed}", play_robot, {"task": task, "seed": seed}
@@ -81,11 +79,6 @@ def play_robot(*, task: str, seed: int, n_workers: int | None) -> dict[str, Any]
 def mppi_speed(*, n_workers: int) -> dict[str, Any]:
     """Compare MPPI and CEM with ``pytorch-mppi``, if it is installed."""
     return {"rows": control.planning_speed(n_workers, control.ROUNDS)}
-
-
-def uct_speed_rows(*, n_workers: int) -> dict[str, Any]:
-    """Compare UCT with ``gymcts``, if it is installed; one process is enough."""
-    return {"rows": uct_speed.measure()}
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tables import table
+from harness import table
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results.md"
 BEGIN = "<!-- what follows is written by benchmarks/results_page.py -->"
@@ -19,9 +19,10 @@ _UCT = (
 _ROLLOUT_IW = (
     "As in W. Bandres et al., AAAI 2018: an action lasts 15 frames, and games have at most 1,200 "
     "actions. Their planner had 0.5 seconds an action on a machine of 2017. Here, each planner has "
-    "as many frames as this gave them on average, or fewer if nothing new is left. RolloutIW "
-    "sees the colours of tiles of the screen (theirs saw pairs of colours and changes, too). The "
-    "other two see the RAM."
+    "as many frames as this gave them on average, or fewer if nothing new is left. RolloutIW is "
+    "their variant NS+RA, with pairs of colours of tiles now and before as features. Unlike "
+    "theirs, it subtracts no background, and takes only actions that the game knows. The other two "
+    "see the RAM, and no cost of a death."
 )
 _CEM = (
     "As in C. Pinneri et al., CoRL 2020: 200 actions of 1 step, each planned with the same number "
@@ -222,13 +223,6 @@ def _speed(records: Records) -> list[str]:
             f"One plan for HalfCheetah: 128 candidates of 25 actions; load {record['load']}.",
             "",
             *table(("controller", "plans/s", "transitions/s"), rows),
-        ]
-    if record := records.get("speed/UCT"):
-        rows = [(row["search"], f"{row['transitions_per_second']:,}") for row in record["rows"]]
-        lines += [
-            f"One plan for CartPole: 200 descents; load {record['load']}.",
-            "",
-            *table(("search", "transitions/s"), rows),
         ]
     return lines
 

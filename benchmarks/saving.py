@@ -12,22 +12,16 @@ Figures are medians in microseconds of CPU time, of slices that are measured in 
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-from bench import machine
 from gymnasium import spaces
-from tables import table
+from harness import machine, measured_on, parser, publish, table
 
 import plangym_like
 from plangym_like.cli import saving
-
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 
 
 class Game2048(gymnasium.Env[Any, Any]):
@@ -90,11 +84,6 @@ _DEFAULT: dict[str, Any] = {
 }
 
 
-def _machine() -> str:
-    found = machine()
-    return f"{found['cores']} cores ({found['cpu']})"
-
-
 def _named(text: str) -> Any:
     """Return the class ``module:Class``, or `text` itself if it is an id."""
     module, colon, name = text.partition(":")
@@ -103,11 +92,9 @@ def _named(text: str) -> Any:
 
 def main() -> None:
     """Measure, print a table, and write it unless environments are given or ``--quick`` is."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", help="ids, or classes as module:Class")
-    parser.add_argument("--quick", action="store_true", help="a rough look, writes nothing")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each environment")
-    chosen = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("names", nargs="*", help="ids, or classes as module:Class")
+    chosen = options.parse_args()
     jobs = {name: _named(name) for name in chosen.names} or _DEFAULT
     if any("MiniGrid" in name for name in jobs):
         importlib.import_module("minigrid")
@@ -115,7 +102,7 @@ def main() -> None:
     for name, source in jobs.items():
         with plangym_like.make(source, audit="off") as env:
             calls = saving.calls_of(env, source)
-            figures = saving.measure(calls, 2.0 if chosen.quick else chosen.seconds)
+            figures = saving.measure(calls, 2.0 if chosen.quick else 10.0)
             way = env.snapshot
         found[name] = {"way": way, **figures}
         told = "  ".join("-" if each is None else f"{each:.1f}" for each in figures.values())
@@ -130,12 +117,10 @@ def main() -> None:
     ]
     head = "Medians, in microseconds of CPU time; slices interleaved; without audits."
     rows = table(["environment", *saving.COLUMNS, "saved by"], lines)
-    shown = "\n".join([f"Measured on {_machine()}. {head}", "", *rows])
+    shown = "\n".join([f"{measured_on()}. {head}", "", *rows])
     print(shown)
     if not (chosen.quick or chosen.names):
-        result = {"machine": machine(), "microseconds": found}
-        (FIGURES / "saving.json").write_text(json.dumps(result, indent=1) + "\n")
-        (FIGURES / "saving.md").write_text(shown)
+        publish("saving", {"machine": machine(), "microseconds": found}, shown)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""Try the environments of other packages, and write the table of what was found.
+"""Check the environments of other packages, and write the table of what was found.
 
     python benchmarks/third_party.py                     # all packages of its list, as installed
-    python benchmarks/third_party.py --only 'highway'    # ids that match
-    python benchmarks/third_party.py --each 40           # at most 40 ids of each package
+    python benchmarks/third_party.py --only 'highway'    # packages that match
 
-Each id is tried in a process of its own (``benchmarks/third_party_trial.py``), which compares what
-this package does with what ``gymnasium.make`` does. Outcomes:
+Each id is checked in a process of its own (``python -m plangym_like check``), with 16 states for 20
+steps on one to three workers. Outcomes:
 
-- exact: every row equalled that of an episode that was never saved or restored;
+- exact: every check passed;
 - approximate: made, with ``env.exactness == "approximate"`` and a note;
 - refused: ``make`` raised an error that says why;
 - noticed: an error was raised in use, before or instead of a wrong row;
@@ -19,68 +18,71 @@ An id that Gymnasium itself cannot make or step is listed with its error. Result
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import importlib
 import importlib.metadata
-import json
 import os
-import pathlib
 import re
-import signal
-import subprocess
 import sys
-import time
+import warnings
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-FIGURES = pathlib.Path(__file__).resolve().parent.parent / "docs" / "figures"
-FOUND = FIGURES / "third_party.json"
-TABLE = FIGURES / "third_party.md"
-TRIAL = pathlib.Path(__file__).resolve().parent / "third_party_trial.py"
+import gymnasium
+import support_table
+from harness import known, parser, publish, table
+
+# What has to be imported so that a package registers its environments.
+MODULES = (
+    *("mo_gymnasium", "gym_pusht", "highway_env", "popgym.envs", "minatar.gym", "panda_gym"),
+    *("rware", "minigrid", "flappy_bird_gymnasium", "gym_anytrading", "tetris_gymnasium.envs"),
+    *("gymnasium_robotics", "metaworld", "vizdoom.gymnasium_wrapper", "nle", "bluesky_gym"),
+    *("pybullet_envs_gymnasium", "gym_electric_motor", "gym_simplegrid", "gymnasium_2048"),
+    *("gymnasium_sudoku", "mobile_env", "myosuite", "arcle", "boing_gym", "buffalo_gym"),
+    *("crosswalk_env", "envpack", "glucosim.envs", "gym_aloha", "gym_bullet_chess"),
+    *("gym_classics2", "gym_invmgmt", "gym_platform", "gym_sailing", "gymtonic"),
+    *("gymnasium_cartpole_swingup", "gymnasium_mars_lander", "gymnasium_snake_game"),
+    *("kaist_or_gym", "lettuce_greenhouse_gym", "memory_gym", "multi_level_maze", "nasim"),
+    *("neurogym", "numberlink", "oncosim.envs", "or_gymnasium", "pgtg", "pickomino_env"),
+    *("sepsisim.envs", "space_mining", "stokasta"),
+)
 OUTCOMES = ("exact", "approximate", "refused", "noticed", "silently wrong")
-_LONGEST = 160
+EACH, TIMEOUT, _LONGEST = 4, 120.0, 160
+# Errors of this package; others are those of the environment.
+_OURS = ("SnapshotError", "InputError", "EnvApiError", "StateError", "ObservationError")
 
 
-def installed_ids() -> list[tuple[str, str, str]]:
-    """Return package, id and module to import of what other packages have registered."""
-    asked = [sys.executable, "-W", "ignore", str(TRIAL), "--list"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=True)
-    listed: list[tuple[str, str, str]] = json.loads(done.stdout.splitlines()[-1])
-    return listed
-
-
-def spread(ids: list[tuple[str, str, str]], most: int) -> list[tuple[str, str, str]]:
-    """Return at most `most` ids of each package, spread evenly over its sorted ids."""
-    packages: dict[str, list[tuple[str, str, str]]] = {}
-    for one in sorted(map(tuple, ids)):
-        packages.setdefault(one[0], []).append(one)
-    chosen = []
-    for found in packages.values():
-        count = min(most, len(found))
-        chosen += [found[index * len(found) // count] for index in range(count)]
-    return chosen
-
-
-def attempt(name: str, module: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Try one id in a process of its own; return what it reports."""
-    command = [sys.executable, "-W", "ignore", str(TRIAL), name, "--seconds", str(options.seconds)]
-    command += ["--module", module]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+def ids_of(module: str) -> Iterator[tuple[str, str]]:
+    """Yield package and id of a few of the environments that `module` registers."""
+    before = set(gymnasium.registry)
     try:
-        out, err = process.communicate(timeout=options.timeout)
-    except subprocess.TimeoutExpired:
-        # The trial's own group: its workers end with it.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return {"outcome": "failed", "said": f"not tried within {options.timeout:.0f} s"}
-    found = [line for line in out.splitlines() if line.startswith('{"outcome"')]
-    if found:
-        report: dict[str, Any] = json.loads(found[-1])
-        return {**report, "said": without_folders(report["said"])}
-    lines = [line for line in err.splitlines() if line.strip()] or ["nothing was printed"]
-    return {"outcome": "failed", "said": f"ended with {process.returncode}: {lines[-1]}"}
+        imported = importlib.import_module(module)
+    except Exception as error:
+        print(f"{module}: {error!r}", file=sys.stderr)
+        return
+    with contextlib.suppress(Exception):
+        imported.register_envs()
+    new = sorted(set(gymnasium.registry) - before)
+    for index in range(min(EACH, len(new))):
+        yield module.partition(".")[0], f"{module}:{new[index * len(new) // min(EACH, len(new))]}"
+
+
+def judged(report: dict[str, Any]) -> dict[str, str]:
+    """Return the outcome that a report of a check means, and what was said."""
+    said = without_folders(report.get("reason", ""))
+    if report["ok"]:
+        exact = report["exactness"] == "exact"
+        return {"outcome": report["exactness"], "said": "" if exact else report["exactness_note"]}
+    if "error" in report:
+        return {
+            "outcome": "refused" if said.startswith(_OURS) else "not with Gymnasium",
+            "said": said,
+        }
+    if "failed" in report:
+        raised = all("Error: " in each["detail"] for each in report["failed"])
+        return {"outcome": "noticed" if raised else "silently wrong", "said": said}
+    return {"outcome": "failed", "said": said}
 
 
 def without_folders(said: str) -> str:
@@ -100,57 +102,52 @@ def version(package: str) -> str:
     return "?"
 
 
-def tables(known: dict[str, dict[str, Any]]) -> str:
-    """Return the Markdown tables of all reports."""
+def page(reports: dict[str, dict[str, Any]]) -> str:
+    """Return the tables of all reports."""
     counts: dict[str, Counter[str]] = {}
     told: dict[tuple[str, str, str], list[str]] = {}
-    for name, report in sorted(known.items()):
+    for name, report in sorted(reports.items()):
         package = f"{report['package']} {report['version']}"
         counts.setdefault(package, Counter())[report["outcome"]] += 1
         if report["said"]:
             said = " ".join(report["said"].split()).replace("|", "/")
             said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
             told.setdefault((package, report["outcome"], said), []).append(name)
-    head = ["package", *OUTCOMES, "not tried"]
-    lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
-    total: Counter[str] = Counter()
-    for package, found in [*sorted(counts.items()), ("all", total)]:
-        other = sum(found.values()) - sum(found[outcome] for outcome in OUTCOMES)
-        cells = [package, *(str(found[outcome] or "") for outcome in OUTCOMES), str(other or "")]
-        lines.append(f"| {' | '.join(cells)} |")
-        if found is not total:
-            total.update(found)
-    lines += ["", "| environments | outcome | what was said |", "| --- | --- | --- |"]
+    rows = []
+    for package, found in [*sorted(counts.items()), ("all", sum(counts.values(), Counter()))]:
+        other = found.total() - sum(found[outcome] for outcome in OUTCOMES)
+        rows.append((package, *(found[outcome] or "" for outcome in OUTCOMES), other or ""))
+    what = []
     for (package, outcome, said), names in sorted(told.items()):
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         shown = ", ".join(f"`{name}`" for name in names[:3])
-        lines.append(f"| {shown}{more} | {package}: {outcome} | {said} |")
-    return "\n".join(lines) + "\n"
+        what.append((f"{shown}{more}", f"{package}: {outcome}", said))
+    first = table(("package", *OUTCOMES, "not tried"), rows)
+    return "\n".join([*first, *table(("environments", "outcome", "what was said"), what)])
 
 
 def main() -> int:
-    """Try, keep, write; the status is 1 if anything is silently wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="a regular expression that ids have to match")
-    parser.add_argument("--missing", action="store_true", help="only ids without a result")
-    parser.add_argument("--each", type=int, default=40, help="ids of each package at most (40)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="seconds to compare each id (4)")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each id (120)")
-    options = parser.parse_args()
-    known = json.loads(FOUND.read_text()) if FOUND.exists() else {}
-    begin, wrong = time.monotonic(), 0
-    ids = [one for one in installed_ids() if re.search(options.only, one[1])]
-    for package, name, module in spread(ids, options.each):
-        if options.missing and name in known:
+    """Check, keep, write; the status is 1 if anything is silently wrong."""
+    options = parser(__doc__)
+    options.add_argument("--only", default="", help="a regular expression for modules")
+    chosen = options.parse_args()
+    os.environ |= {"SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
+    warnings.simplefilter("ignore")
+    reports, wrong = known("third_party"), 0
+    for module in MODULES:
+        if not re.search(chosen.only, module):
             continue
-        report = {"package": package, "version": version(package), **attempt(name, module, options)}
-        known[name] = report
-        wrong += report["outcome"] == "silently wrong"
-        said = report["said"].splitlines()[0][:140] if report["said"] else ""
-        spent = time.monotonic() - begin
-        print(f"{spent:6.0f} s  {name}: {report['outcome']}  {said}", flush=True)
-        FOUND.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
-        TABLE.write_text(tables(known))
+        for package, name in ids_of(module):
+            found = judged(support_table.check(name, timeout=TIMEOUT))
+            reports[name.partition(":")[2]] = {
+                "package": package,
+                "version": version(package),
+                **found,
+            }
+            wrong += found["outcome"] == "silently wrong"
+            print(f"{name}: {found['outcome']}  {found['said'][:140]}", flush=True)
+            if not chosen.quick:
+                publish("third_party", dict(sorted(reports.items())), page(reports))
     return int(wrong > 0)
 
 

@@ -14,33 +14,25 @@ actions. A figure is the median over slices, in microseconds for one step of one
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
-import math
-import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-import tables
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+from harness import calls_within, in_turn, medians, parser, publish, ratio, seconds_of, table
 
 from plangym_like import make_vec
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 GAME = {"repeat_action_probability": 0.0}
 COUNTS = (1, 2, 4, 8, 16, 64)
 # The first steps of a slice take longer, because processes wake up and caches are cold.
 SLICE_SECONDS = 0.2
 RIVALS = {"ratio": ("sync", "async", "sb3 subproc"), "ratio to C++": ("envpool", "ale-py")}
-Stepper = Callable[[], object]
 
 
 def made(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -138,35 +130,33 @@ def measure(job: Job, count: int, rounds: int) -> dict[str, float]:
     """Return microseconds for one step of one environment, by contender, and the ratios."""
     made = contenders(job, count)
     sampled = made["sync"].action_space.sample()
-    taken: dict[str, list[float]] = {name: [] for name in made}
     actions = {
         name: sampled.astype(np.int32)
         if name == "envpool" and sampled.dtype.kind == "i"
         else sampled
         for name in made
     }
+
+    def timed(name: str) -> Any:
+        step = partial(made[name].step, actions[name])
+        steps = calls_within(step, SLICE_SECONDS)
+        return lambda: seconds_of(step, steps) / steps / count * 1e6
+
     try:
-        steppers = {name: partial(envs.step, actions[name]) for name, envs in made.items()}
-        steps = {name: _steps_of_a_slice(step) for name, step in steppers.items()}
-        for number in range(rounds):
-            names = list(made) if number % 2 else list(made)[::-1]
-            for name in names:
-                seconds = _seconds(steppers[name], steps[name])
-                taken[name].append(seconds / steps[name] / count * 1e6)
+        taken = in_turn({name: timed(name) for name in made}, rounds)
     finally:
         for envs in made.values():
             envs.close()
-    figures = {name: round(statistics.median(values), 2) for name, values in taken.items()}
+    figures = medians(taken)
     ours = [min(pair) for pair in zip(taken["ours"], taken["ours, 2 workers"], strict=True)]
-    for ratio, rivals in RIVALS.items():
-        others = [taken[name] for name in rivals if name in taken]
-        if others:
-            ratios = [min(each) / own for own, *each in zip(ours, *others, strict=True)]
-            figures[ratio] = round(statistics.median(ratios), 3)
+    for name, rivals in RIVALS.items():
+        others = [taken[rival] for rival in rivals if rival in taken]
+        found = ratio([min(each) for each in zip(*others, strict=True)], ours)
+        figures |= {} if found is None else {name: found}
     return figures
 
 
-def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+def page(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     """Return the figures as a table in Markdown."""
     others = (name for rivals in RIVALS.values() for name in rivals)
     names = ("ours", "ours, 2 workers", *others, *RIVALS)
@@ -175,48 +165,27 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         for job, counts in found.items()
         for count, figures in counts.items()
     ]
-    return "\n".join(tables.table(("job", "environments", *names), rows))
-
-
-def _steps_of_a_slice(step: Stepper) -> int:
-    """Return how many steps take about `SLICE_SECONDS`."""
-    steps = 1
-    while (seconds := _seconds(step, steps)) < SLICE_SECONDS / 4:
-        steps *= 2
-    return math.ceil(steps * SLICE_SECONDS / seconds)
-
-
-def _seconds(step: Stepper, count: int) -> float:
-    begun = time.perf_counter()
-    for _ in range(count):
-        step()
-    return time.perf_counter() - begun
+    return "\n".join(table(("job", "environments", *names), rows))
 
 
 def main() -> None:
     """Measure, print, and write the figures unless it is a quick look."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"some of {', '.join(JOBS)}")
-    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, write nothing")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.jobs) - set(JOBS):
-        parser.error(f"no such job: {', '.join(sorted(unknown))}")
-    if any(job.startswith("mspacman") for job in arguments.jobs or JOBS):
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
+    options = parser(__doc__)
+    options.add_argument("jobs", nargs="*", metavar="JOB", help=f"some of {', '.join(JOBS)}")
+    options.add_argument("--counts", type=int, nargs="+", default=COUNTS)
+    chosen = options.parse_args()
+    if unknown := set(chosen.jobs) - set(JOBS):
+        options.error(f"no such job: {', '.join(sorted(unknown))}")
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for job in arguments.jobs or JOBS:
+    for job in chosen.jobs or JOBS:
         found[job] = {}
-        for count in arguments.counts:
-            figures = measure(JOBS[job], count, 5 if arguments.quick else 11)
+        for count in chosen.counts:
+            figures = measure(JOBS[job], count, 3 if chosen.quick else 11)
             found[job][str(count)] = figures
             told = ", ".join(f"{name} {value:g}" for name, value in figures.items())
             print(f"{job:<14} {count:>3}  {told}", flush=True)
-    if not arguments.quick and not arguments.jobs:
-        FIGURES.joinpath("vector.json").write_text(json.dumps(found, indent=1) + "\n")
-        FIGURES.joinpath("vector.md").write_text(table(found))
+    if not chosen.quick and not chosen.jobs:
+        publish("vector", found, page(found))
 
 
 if __name__ == "__main__":

@@ -12,23 +12,26 @@ of wrappers without the environment's kernel.
 
 from __future__ import annotations
 
-import argparse
-import json
-import random
-import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-from bench import machine
 from gymnasium import wrappers
-from tables import table
+from harness import (
+    calls_within,
+    in_turn,
+    machine,
+    measured_on,
+    medians,
+    parser,
+    publish,
+    seconds_of,
+    table,
+)
 
 import plangym_like
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 _BATCH = 256
 _IDS = ("HalfCheetah-v5", "CartPole-v1", "FrozenLake-v1")
 
@@ -83,53 +86,46 @@ class Contender:
         self.env.action_space.seed(0)
         self.actions = np.array([self.env.action_space.sample() for _ in range(_BATCH)])
         self.states = np.repeat(state[None], _BATCH, axis=0)
-        self.times: list[float] = []
+        self.count = calls_within(self.step, 0.04, time.process_time)
 
-    def run(self) -> None:
-        """Step the batch for about 40 milliseconds, and keep the microseconds of one row."""
-        begun, count = time.process_time(), 0
-        while (elapsed := time.process_time() - begun) < 0.04:
-            self.env.step_batch(self.actions, self.states)
-            count += 1
-        self.times.append(1e6 * elapsed / count / _BATCH)
+    def step(self) -> None:
+        """Step the batch once."""
+        self.env.step_batch(self.actions, self.states)
+
+    def microseconds(self) -> float:
+        """Return the time of one row."""
+        return 1e6 * seconds_of(self.step, self.count, time.process_time) / self.count / _BATCH
 
 
 def measure(env_id: str, rounds: int) -> dict[str, list[float]]:
     """Return the microseconds of a row in each chain, as it is and row by row."""
-    found: dict[str, list[Contender]] = {}
+    found: dict[str, Contender] = {}
     for name, chain in _CHAINS.items():
         try:
-            found[name] = [Contender(env_id, chain), Contender(env_id, chain, singly=True)]
+            found[name] = Contender(env_id, chain)
+            found[f"{name}, singly"] = Contender(env_id, chain, singly=True)
         except (TypeError, AssertionError):
             continue  # the wrapper is for other spaces
-    every = [each for pair in found.values() for each in pair]
-    order = random.Random(0)
-    for _ in range(rounds):
-        for each in order.sample(every, len(every)):
-            each.run()
-    for each in every:
+    times = medians(in_turn({name: each.microseconds for name, each in found.items()}, rounds))
+    for each in found.values():
         each.env.close()
-    return {name: [statistics.median(each.times) for each in found[name]] for name in found}
+    return {name: [times[name], times[f"{name}, singly"]] for name in _CHAINS if name in times}
 
 
 def main() -> None:
     """Measure, print a table, and write it unless ``--quick`` is given."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="a rough look, writes nothing")
-    chosen = parser.parse_args()
+    chosen = parser(__doc__).parse_args()
+    here = machine()
     found = {env_id: measure(env_id, 5 if chosen.quick else 25) for env_id in _IDS}
     lines = [[name, *(_cell(found[env_id].get(name)) for env_id in _IDS)] for name in _CHAINS]
-    told = machine()
     head = (
-        f"Measured on {told['cores']} cores ({told['cpu']}). Medians, in microseconds of CPU time; "
-        "in brackets, row by row; slices in random order; without audits."
+        f"{measured_on(here)}. Medians, in microseconds of CPU time; in brackets, row by row; "
+        "slices in random order; without audits."
     )
     shown = "\n".join([head, "", *table(["wrappers", *_IDS], lines)])
     print(shown)
     if not chosen.quick:
-        result = {"machine": told, "microseconds": found}
-        (FIGURES / "wrappers.json").write_text(json.dumps(result, indent=1) + "\n")
-        (FIGURES / "wrappers.md").write_text(shown)
+        publish("wrappers", {"machine": here, "microseconds": found}, shown)
 
 
 def _cell(pair: list[float] | None) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
-from plangym_like.batch.layout import check_equal
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.cluster.ray_executor import RayOptions
 from plangym_like.env import PlanEnv
@@ -72,7 +71,6 @@ class ParallelEnv(PlanEnv):
     ) -> None:
         self.blocking = blocking
         env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
-        self.recipe = (env_class, name, env_kwargs)
         executor = ProcessOptions(
             env_class,
             name,
@@ -83,6 +81,7 @@ class ParallelEnv(PlanEnv):
             start_timeout=start_timeout,
             start_method=start_method,
         )
+        self.recipe = (env_class, name, env_kwargs)
         make = partial(env_class, name, **env_kwargs)
         super().__init__(make, executor, name=name, autoreset=autoreset, delay_setup=delay_setup)
 
@@ -101,13 +100,8 @@ class GivenProcesses:
         self._workers, self.n_workers, self._timeouts = workers, len(workers), timeouts
 
     def make(self, make_stepper: Callable[[], RowStepper]) -> ProcessExecutor:
-        """Wait until the workers have made their environments, and return the executor."""
-        for worker in self._workers:
-            worker.wait_ready(self._timeouts["start_timeout"])
-        layout = make_stepper().layout
-        for index, worker in enumerate(self._workers):
-            check_equal(layout, worker.layout, f"env {index}")
-        return ProcessExecutor(self._workers, layout, **self._timeouts)
+        """Return the executor of these processes."""
+        return ProcessExecutor(self._workers, make_stepper().layout, **self._timeouts)
 
 
 class BatchEnv(PlanEnv):
@@ -130,8 +124,7 @@ class BatchEnv(PlanEnv):
     Raises
     ------
     InputError
-        The environments' spaces, infos or state formats differ, a timeout is invalid, or there is
-        no worker.
+        A timeout is invalid, or there is no worker.
 
     Examples
     --------

@@ -12,8 +12,7 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.audit.auditor import EVERY, MODES, Auditor
-from plangym_like.audit.comparison import AuditedRows
+from plangym_like.audit.auditor import EVERY, MODES, AuditedRows, Auditor
 from plangym_like.batch.arrays import Executor, Inputs, SubmitOptions, single_steps
 from plangym_like.batch.layout import OUT_OF_BOUNDS, Layout, check_one_dt
 from plangym_like.batch.row_stepper import ExecutorOptions, RowStepper, closed, layout_of
@@ -105,7 +104,7 @@ class PlanEnv(Repeatable):
         if self._closed:
             raise closed(self.name)
         if self._stepper is not None:
-            self._stepper.ensure_usable()
+            self._stepper.ensure_open()
         else:
             self._make()
 
@@ -143,8 +142,10 @@ class PlanEnv(Repeatable):
 
     @cached_property
     def _auditor(self) -> Auditor:
-        stepper = self.row_stepper
-        return Auditor(stepper, self.executor, mode=self._audit, every=self._audit_every)
+        stepper, executor = self.row_stepper, self.executor
+        alone = executor if executor.isolated else stepper
+        parts = stepper.simulator, stepper.layout, self.name, executor, alone
+        return Auditor(*parts, mode=self._audit, every=self._audit_every)
 
     def _set_up_for_use(self) -> None:
         """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
@@ -180,8 +181,6 @@ class PlanEnv(Repeatable):
         if not name.startswith("_") and not self.__dict__.get("_closed", True):
             if (stepper := self._stepper) is None:
                 told = "; it is made on first use, and its environment's attributes after setup()"
-            elif name in stepper.simulator.shown_attributes:
-                return getattr(self.simulator, name)
             elif stepper.simulator.env.has_wrapper_attr(name):
                 return self.gym_env.get_wrapper_attr(name)
         kind = "closed 'PlanEnv'" if self.__dict__.get("_closed") else "'PlanEnv'"
@@ -302,13 +301,7 @@ class PlanEnv(Repeatable):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> ResetResult: ...
     @overload
-    def reset(
-        self,
-        *,
-        seed: int | None = None,
-        options: dict[str, Any] | None = None,
-        return_state: bool = True,
-    ) -> Any: ...
+    def reset(self, *options: Any, **named: Any) -> Any: ...
     def reset(
         self,
         *,
@@ -364,7 +357,7 @@ class PlanEnv(Repeatable):
     def step(self, action: Any, state: Row, dt: int = 1) -> Transition: ...
     @overload
     def step(
-        self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
+        self, action: Any, state: Row | None = None, dt: int = 1, *options: Any, **named: Any
     ) -> Any: ...
     def step(
         self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
@@ -398,7 +391,7 @@ class PlanEnv(Repeatable):
             own ``step`` left it, but a current state that is kept as a row does not change.
         """
         stepper = self._stepper
-        if stepper is None or stepper.refusal is not None:
+        if stepper is None or stepper.closed:
             stepper = self.row_stepper
         if return_state is None:
             return_state = state is not None
@@ -409,28 +402,21 @@ class PlanEnv(Repeatable):
         self, stepper: RowStepper, action: Any, state: Row | None, dt: int, return_state: bool
     ) -> Transition | Step:
         # A separate method, for the reason given in `RowStepper._run_range`.
-        layout, sample = self._layout, None
+        layout = self._layout
         chosen, steps = layout.check_action(action), check_one_dt(dt)
         row = None if state is None else layout.format.check_row(state)
         if row is None:
             self._start(stepper)
-        if row is not None and not self._auditor.off and self._auditor.is_due(1):
+        auditor, sample = self._auditor, None
+        if row is not None and not auditor.off and auditor.is_due(1):
             # This thread holds the stepper's lock. An executor that steps rows here may hold its
             # own lock while it waits for the stepper's, so using it here could deadlock.
             inputs = layout.check([chosen], row, steps, None)
-            sample = AuditedRows(self._auditor, inputs, self._auditor.alone, SubmitOptions())
-        result = stepper.current.step(
-            chosen,
-            steps,
-            row,
-            read=return_state or sample is not None,
-            image=self.return_image,
-            autoreset=self.autoreset,
-        )
+            sample = AuditedRows(auditor, inputs, auditor.alone, SubmitOptions())
+        how: dict[str, Any] = {"read": return_state, "image": self.return_image}
+        result = stepper.current.step(chosen, steps, row, autoreset=self.autoreset, **how)
         if sample is not None:
-            sample.audited(result)
-            if not return_state:
-                return Step(*result[1:])
+            sample.audit_step()
         if isinstance(result, Transition):
             self.last_result = result
         return result
@@ -454,15 +440,7 @@ class PlanEnv(Repeatable):
     ) -> BatchTransition: ...
     @overload
     def step_batch(
-        self,
-        actions: Any,
-        states: States | None = None,
-        dt: Any = 1,
-        return_state: bool | None = None,
-        *,
-        seeds: Any = None,
-        blocking: bool = True,
-        on_error: str = "raise",
+        self, actions: Any, states: States | None = None, dt: Any = 1, *options: Any, **named: Any
     ) -> Any: ...
     def step_batch(
         self,
@@ -509,8 +487,7 @@ class PlanEnv(Repeatable):
         Raises
         ------
         InputError, StateError
-            An argument is invalid; no row has been stepped. With workers, other rows may have been
-            stepped before a damaged state is found; this has no effect.
+            An argument is invalid; no row has been stepped.
         """
         executor = self._executor
         if executor is None:
@@ -532,15 +509,7 @@ class PlanEnv(Repeatable):
     ) -> Rollout: ...
     @overload
     def rollout_batch(
-        self,
-        actions: Any,
-        states: States | None = None,
-        dt: Any = 1,
-        *,
-        seeds: Any = None,
-        return_observations: bool = False,
-        blocking: bool = True,
-        on_error: str = "raise",
+        self, actions: Any, states: States | None = None, dt: Any = 1, *options: Any, **named: Any
     ) -> Any: ...
     def rollout_batch(
         self,
@@ -580,7 +549,7 @@ class PlanEnv(Repeatable):
             stats.batches += 1
             stats.rows += inputs.count
         is_due = not auditor.off and inputs.count and auditor.is_due(single_steps(inputs))
-        if not is_due or not (executor.can_audit or auditor.all_rows):
+        if not is_due:
             return executor.submit(inputs, options)
         sample = AuditedRows(auditor, inputs, executor, options)
         options = options._replace(processes=sample.processes)
@@ -686,7 +655,7 @@ class PlanEnv(Repeatable):
         if mine is None or theirs is None or mine.layout.format != theirs.layout.format:
             return other
         try:
-            if mine.current.started and mine.usable:
+            if mine.current.started:
                 other.set_state(self.get_state())
         except BaseException:
             other.close()

@@ -15,7 +15,6 @@
     +-- RewardError (ValueError)           a reward that is not one number
     +-- EnvApiError (TypeError)            an environment that does not follow Gymnasium's API
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
-    |   +-- ChangedSettingError            a wrapper changed what no state row holds
     +-- ImpureEnvironmentError (RuntimeError)  a repeated row gave another result
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
@@ -218,25 +217,6 @@ class SnapshotError(PlangymError, TypeError):
     Traceback (most recent call last):
         ...
     plangym_like.errors.SnapshotError: Wind cannot be saved exactly, ...
-    """
-
-
-class ChangedSettingError(SnapshotError):
-    """A wrapper, or other code, has changed data of the environment that no state row holds.
-
-    Examples
-    --------
-    >>> import gymnasium, plangym_like
-    >>> class Wind(gymnasium.Wrapper):
-    ...     def step(self, action):
-    ...         self.unwrapped.force = 0.002 if self.unwrapped.state[0] > 0 else 0.001
-    ...         return self.env.step(action)
-    >>> env = plangym_like.make("MountainCar-v0", wrappers=[Wind], snapshot="native")
-    >>> state, obs, info = env.reset(seed=0)
-    >>> env.step(1, env.make_state(x=[0.1, 0]))
-    Traceback (most recent call last):
-        ...
-    plangym_like.errors.ChangedSettingError: MountainCarEnv.force changed from 0.001 to ...
     """
 
 

@@ -13,9 +13,6 @@ from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.row_stepper import CurrentState
-from plangym_like.batch.simulator import EnvStep
-
 
 class GymView(gymnasium.Env[Any, Any]):
     """A `PlanEnv` as a `gymnasium.Env`; `PlanEnv.as_gym` returns it.
@@ -98,14 +95,14 @@ class GymView(gymnasium.Env[Any, Any]):
         """
         env = self.plan_env
         stepper = env._stepper
-        if stepper is None or stepper.refusal is not None:
+        if stepper is None or stepper.closed:
             stepper = env.row_stepper
         current = stepper.current
         with stepper.lock:
             if not current.started or current.lost:
                 self._refuse(current)
             chosen = stepper.layout.check_action(action)
-            result: EnvStep = current.step_env(chosen)
+            result: tuple[Any, Any, bool, bool, dict[str, Any]] = current.step_env(chosen)
             if env.return_image:
                 result[4]["rgb"] = current.image()
         return result
@@ -123,7 +120,7 @@ class GymView(gymnasium.Env[Any, Any]):
                 return image
             return self.plan_env.gym_env.render()
 
-    def _refuse(self, current: CurrentState) -> NoReturn:
+    def _refuse(self, current: Any) -> NoReturn:
         """Raise the error for a current state that is lost or does not exist yet."""
         current.check(self.plan_env.name)
         raise ResetNeeded("there is no current state yet: call reset or set_state first")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from plangym_like.batch.simulator import EnvSource, no_simulator
 from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import WAYS, wrapped_simulator
 from plangym_like.envs.wrapping import as_wrappers
-from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.errors import InputError
 from plangym_like.execution.known_ids import user_families
 from plangym_like.support.arguments import check_choice, name_of, several_agents
 from plangym_like.support.lazy_imports import needs_extra
@@ -102,8 +101,6 @@ FAMILIES = (
 GENERIC = Family(place="family_env:AnyEnv")
 
 EnvClass = Callable[..., PlanEnv]
-# Names of files that describe the model of a simulation.
-_MODEL_FILES = (".xml", ".mjcf", ".mjb", ".mjz", ".urdf")
 
 
 def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass) -> None:
@@ -156,8 +153,6 @@ def find_spec(name: str) -> EnvSpec:
     ------
     gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, ...
         Raised by Gymnasium; the message names near matches, or says how to name a package.
-    InputError
-        The name is that of a file of a model.
     MissingExtraError
         The id belongs to a package that is not installed.
     """
@@ -175,8 +170,6 @@ def find_spec(name: str) -> EnvSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        if name.lower().endswith(_MODEL_FILES):
-            raise InputError(_about_model_file(name)) from error
         told = f"importing {module} registers no id {name!r}" if colon else str(error)
         end = "" if told.endswith((".", "?")) else "."
         raise type(error)(f"{told}{end} {_remedy(module, name)}") from error
@@ -196,36 +189,21 @@ def _import_packages(name: str) -> None:
 
 
 def _remedy(module: str, name: str) -> str:
-    """Return sentences about what to give to `make` instead of the unknown id ``module:name``."""
-    ids: list[str] = list(gymnasium.registry)
-    missing = []
+    """Return a sentence about what to give to `make` instead of the unknown id ``module:name``."""
+    if module and callable(getattr(sys.modules[module], name, None)):
+        return f"The module has a callable of this name: use make({module}.{name})."
+    if module:
+        return "The module has no callable of this name either."
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):
             try:
                 with needs_extra(f"If it is an id of {family.extra}, install it", family.extra):
-                    ids += _imported(family.ids)()
-            except MissingExtraError as error:
-                missing.append(f"{error}.")
+                    _imported(family.ids)()
             except ImportError as error:
-                missing.append(f"{family.extra} may have it, but cannot be imported: {error}.")
-    if near := difflib.get_close_matches(name, ids, n=3):
-        return " ".join([f"Near matches: {', '.join(near)}.", *missing])
-    if module and callable(getattr(sys.modules[module], name, None)):
-        return f"The module has a callable of this name: use make({module}.{name})."
-    if module:
-        return " ".join(["The module has no callable of this name either.", *missing])
-    return " ".join(
-        [f"If a package registers it, name the package: make('package:{name}').", *missing]
-    )
-
-
-def _about_model_file(name: str) -> str:
-    path = os.path.abspath(name)
-    return (
-        f"{name!r} is the file of a model, not the id of an environment. Give it a reward: "
-        f"make_mujoco({path!r}, reward=...). If it is a variant of one of Gymnasium's robots, give "
-        f"it with the robot's id: make('Ant-v5', xml_file={path!r})"
-    )
+                return f"{error}."
+    if near := difflib.get_close_matches(name, gymnasium.registry, n=3):
+        return f"Near matches: {', '.join(near)}."
+    return f"If a package registers it, name the package: make('package:{name}')."
 
 
 def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClass:
@@ -262,7 +240,7 @@ def _find_family(name: Any) -> Family:
     if not isinstance(name, str):
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "
-            f"{name!r}{_hint(name)}"
+            f"{name!r}{several_agents(name)}"
         )
     for family in FAMILIES:
         if family.names and re.fullmatch(family.names, name) and _takes(family, name):
@@ -273,17 +251,6 @@ def _find_family(name: Any) -> Family:
             if family.entry_point and entry_point.startswith(family.entry_point):
                 return family
     return GENERIC
-
-
-def _hint(name: Any) -> str:
-    """Return a hint about what to give to `make` instead of `name`; empty if there is none."""
-    if isinstance(name, (PlanEnv, gymnasium.Env)):
-        return "; it was made already: give its id, or a function that makes another one"
-    if isinstance(name, os.PathLike) and str(name).lower().endswith(_MODEL_FILES):
-        return f"; {_about_model_file(str(name))}"
-    if isinstance(name, (list, tuple, gymnasium.vector.VectorEnv)):
-        return "; for several environments at once there is plangym_like.make_vec"
-    return several_agents(name)
 
 
 def _takes(family: Family, name: str) -> bool:

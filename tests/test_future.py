@@ -63,17 +63,6 @@ def test_a_result() -> None:
     assert "finished" in repr(future)
 
 
-def test_an_error() -> None:
-    task = Task()
-    future: Future[int] = Future(task)
-    task.finish(error=KeyError("pole"))
-    for _ in range(2):
-        with pytest.raises(KeyError, match="pole"):
-            future.result(1)
-        assert isinstance(future.exception(1), KeyError)
-    assert not future.cancel() and not future.cancelled()
-
-
 def test_cancelling() -> None:
     future: Future[int] = Future(Task())
     assert future.cancel() and future.cancelled() and future.done()

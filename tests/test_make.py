@@ -1,11 +1,10 @@
 """What `make` is given: names, numbers and wrappers."""
 
-import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, reached
 from conftest import ATARI
-from gymnasium.wrappers import ClipReward, FrameStackObservation, TimeAwareObservation
+from gymnasium.wrappers import ClipReward, FrameStackObservation
 from small_envs import Scaled
 
 from plangym_like.errors import (
@@ -34,23 +33,6 @@ def test_wrappers_with_and_without_arguments_live_in_the_state(new_env):
     for index in (5, 1, 7):
         assert_same(env.step(index % 2, states[index]).obs, batch.obs[index])
     assert_same(env.step_batch(np.arange(8)[::-1] % 2, states[::-1]).obs[::-1], batch.obs)
-
-
-def test_a_wrapped_episode_is_gymnasiums(new_env):
-    env = new_env(
-        "CartPole-v1",
-        remove_time_limit=False,
-        wrappers=[TimeAwareObservation, (FrameStackObservation, {"stack_size": 2})],
-    )
-    reference = FrameStackObservation(TimeAwareObservation(gymnasium.make("CartPole-v1")), 2)
-    assert_same(env.reset(seed=0).obs, reference.reset(seed=0)[0])
-    for index in range(60):
-        obs, reward, terminated, truncated, _ = reference.step(index % 2)
-        step = env.step(index % 2)
-        assert_same((step.obs, *step[1:4]), (obs, float(reward), terminated, truncated))
-        if terminated:
-            assert_same(env.get_state(), env.get_state())
-            reference.reset()
 
 
 def test_states_under_other_wrappers_are_of_another_environment(new_env):

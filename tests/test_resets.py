@@ -16,9 +16,7 @@ from suite import TAXI
 from usual import third_of
 
 import plangym_like
-from plangym_like import PickledEnv
 from plangym_like.errors import StateLostError
-from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
 
@@ -87,30 +85,7 @@ def foreign_rows(name: Any, **kwargs: Any) -> tuple[Any, Any]:
         return actions, env.step_batch(actions, state).states
 
 
-def played(env: Any, action: Any) -> bytes:
-    """Return what comes of so many unseeded resets, each with a step, that none comes twice."""
-    trace = []
-    for _ in range(60):
-        obs = env.reset()[-2]
-        trace += [obs, *env.step(action)[:4]]
-    return content(trace)
-
-
 # Without a seed
-
-
-@family
-def test_the_first_unseeded_reset_is_random(new_env: Any, family: str) -> None:
-    name, kwargs = FAMILIES[family]
-    actions, states = foreign_rows(name, **kwargs)
-    seen = []
-    for batches in range(3):
-        env = new_env(name, **kwargs)
-        for _ in range(batches):
-            env.step_batch(actions, states)
-        seen.append(played(env, actions[0]))
-        env.close()
-    assert len(set(seen)) == 3
 
 
 @family
@@ -182,32 +157,6 @@ def test_wrappers_see_their_first_episode_first(new_env: Any, snapshot: str, bat
     assert len(list(begins_alike(env, raw, foreign_rows(Dealer, **kwargs), batches))) == 3
 
 
-class Levels(Drifter):
-    """Begins each episode one place further than the one before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.level = 0
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.level += 1
-        self.place = np.full(1, float(self.level))
-        return self.place.copy(), {}
-
-    def save_state(self) -> Any:
-        return [self.place.copy(), self.level]
-
-    def load_state(self, saved: Any) -> None:
-        self.place, self.level = saved
-
-
-@pytest.mark.parametrize("snapshot", ["native", "pickle"])
-def test_environments_that_count_episodes_begin_with_the_first(new_env: Any, snapshot: str) -> None:
-    env = new_env(Levels, snapshot=snapshot)
-    assert [float(env.reset(seed=seed).obs[0]) for seed in (0, None, 1)] == [1.0, 2.0, 3.0]
-
-
 # Resets that fail
 
 
@@ -229,15 +178,13 @@ class Picky(Drifter):
 
     def load_state(self, saved: Any) -> None:
         self.place = saved
-        if saved[0] > 1e5:
-            raise OverflowError("a bad state")
 
 
 @pytest.mark.parametrize("snapshot", ["native", "pickle", "replay"])
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_failed_reset_leaves_the_current_state(new_env: Any, snapshot: str, batch: bool) -> None:
     env = new_env(Picky, snapshot=snapshot)
-    with pytest.raises(ValueError, match="bad options"):
+    with pytest.raises(ValueError, match="bad options"):  # the first one, too
         env.reset(seed=0, options={"bad": 1})
     root = env.reset(seed=0).state
     env.step(1)
@@ -278,24 +225,3 @@ def test_a_failed_step_from_a_given_state_loses_the_current_state(
     with pytest.raises(ArithmeticError, match="a bad action"):
         env.step(2, state=state)
     assert content(env.reset(seed=1).state) == content(state)
-
-
-def test_a_state_that_cannot_be_set_is_not_current(new_env: Any) -> None:
-    env = new_env(Picky, snapshot="native")
-    row = env.reset(seed=0).state
-    forged = row.copy()
-    forged[HEADER_NBYTES:][:8] = np.array([1e6]).view(np.uint8)
-    env.layout.format.seal(forged[None])
-    assert env.view_state(forged)["state"] == [1e6]
-    with pytest.raises(OverflowError, match="a bad state"):
-        env.set_state(forged)
-    with pytest.raises(StateLostError):
-        env.get_state()
-
-
-def test_a_failed_first_reset_leaves_a_new_environment() -> None:
-    env = PickledEnv(Picky, wrappers=[Counting])
-    for _ in range(2):
-        with pytest.raises(ValueError, match="bad options"):
-            env.reset(options={"bad": 1})
-    assert env.reset(seed=0).info == {"episodes": 1}

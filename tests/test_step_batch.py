@@ -16,19 +16,6 @@ from plangym_like.errors import ObservationError
 # Purity
 
 
-@pytest.mark.parametrize("options", [{}, {"seeds": [3]}, {"return_state": False}])
-def test_a_batch_of_one_row_is_the_same_with_and_without_masked_errors(env, options):
-    actions, states = batch_of(env, 1)
-    one = env.step_batch(actions, states, dt=2, **options)
-    other = env.step_batch(actions, states, dt=2, on_error="mask", **options)
-    assert_same(tuple(one), tuple(other))
-    assert one.infos.keys() == other.infos.keys()
-    for key in sorted(one.infos.keys()):
-        assert_same(one.infos[key], other.infos[key], key)
-    assert one.infos.has_objects == other.infos.has_objects
-    assert one.rewards.flags.writeable and one.terminateds.flags.writeable
-
-
 def test_the_current_state_is_untouched(env):
     actions, states = batch_of(env, 8)
     env.reset(seed=5)
@@ -58,14 +45,6 @@ def test_no_states_means_from_the_current_one(env):
     with_states = env.step_batch(actions, return_state=True)
     assert_same(with_states, env.step_batch(actions, here))
     assert_same(env.get_state(), here)
-
-
-def test_batches_before_the_first_reset_start_an_episode(new_env):
-    env = new_env("CartPole-v1")
-    result = env.step_batch([0, 1, 0])
-    assert len(result.rewards) == 3
-    assert_same(env.step_batch([0, 1, 0]), result)
-    assert env.get_state().shape == (env.state_nbytes,)
 
 
 @pytest.mark.parametrize("random_env", ["CartPole", "FrozenLake", "MsPacman"], indirect=True)
@@ -162,17 +141,6 @@ def test_later_changes_of_inputs_do_not_change_futures(shared_env):
         assert content(tuple(future())) == wanted
 
 
-def test_the_current_state_may_change_before_a_future_is_read(env):
-    actions, _ = batch_of(env, 9)
-    env.reset(seed=6)
-    expected = env.step_batch(actions)
-    future = env.step_batch(actions, blocking=False)
-    env.step(actions[0])
-    here = env.get_state()
-    assert_same(future(), expected)
-    assert_same(env.get_state(), here)
-
-
 # Observations that are trees
 
 
@@ -246,17 +214,3 @@ def test_a_rollout_is_batches_one_after_another(env):
     without = env.rollout_batch(plans, batch_of(env, 24)[1][:6], dt=dt)
     assert without.observations is None
     assert_same(without.states, result.states)
-
-
-def test_rollouts_stay_where_they_ended(shared_env):
-    env = shared_env("CartPole-v1")
-    states = reached(env, 5)
-    result = env.rollout_batch(np.ones((5, 60), int), states, return_observations=True)
-    for index in range(5):
-        (over,) = np.nonzero(result.terminateds[index])
-        first = over[0]
-        assert over.tolist() == list(range(first, 60))
-        assert (result.rewards[index, first + 1 :] == 0).all()
-        assert_same(
-            result.observations[index, first:], result.observations[index, [first] * (60 - first)]
-        )

@@ -88,12 +88,6 @@ def test_unknown_keys_are_key_errors():
             infos["nothing"]
 
 
-def test_keys_of_all_rows():
-    assert INFOS.keys() == {"n_step", "place", "lives", "bonus", "map", "won", "name"}
-    assert "7 rows" not in repr(INFOS) and "3 rows" in repr(INFOS)
-    assert "won" in repr(INFOS)
-
-
 @pytest.mark.parametrize("value", ["room\0", b"\x07\0\0", ["a\0", "b"]])
 def test_a_column_of_text_keeps_null_characters_at_its_end(value: Any) -> None:
     infos = BatchInfo(2, {}, [{"a": value}, {"a": value}])

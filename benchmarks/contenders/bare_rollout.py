@@ -37,7 +37,7 @@ def open_job(job: Job, *, processes: int = 2, alone: bool = False) -> Work:
 
 
 def _serve(pipe: Connection, job: Job, index: int, lanes: int) -> None:
-    step = _open_atari(job, index, lanes) if job.atari else _open_classic(job, index, lanes)
+    step = _open_loop(job, index, lanes)
     step()
     pipe.send("ready")
     while True:
@@ -55,7 +55,7 @@ def _serve(pipe: Connection, job: Job, index: int, lanes: int) -> None:
         pipe.send((transitions, end - start))
 
 
-def _open_classic(job: Job, index: int, lanes: int) -> Callable[[], None]:
+def _open_loop(job: Job, index: int, lanes: int) -> Callable[[], None]:
     import numpy as np
     import torch
 
@@ -72,23 +72,5 @@ def _open_classic(job: Job, index: int, lanes: int) -> Callable[[], None]:
             obs[lane], _, terminated, truncated, _ = env.step(actions[lane])
             if terminated or truncated:
                 obs[lane] = env.reset()[0]
-
-    return step
-
-
-def _open_atari(job: Job, index: int, lanes: int) -> Callable[[], None]:
-    import numpy as np
-
-    envs = [collecting.make_env(job) for _ in range(lanes)]
-    for lane, env in enumerate(envs):
-        env.reset(seed=index * lanes + lane)
-    rng = np.random.default_rng(index)
-    num_actions = int(envs[0].action_space.n)
-
-    def step() -> None:
-        for env, action in zip(envs, rng.integers(num_actions, size=lanes).tolist(), strict=True):
-            _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                env.reset()
 
     return step

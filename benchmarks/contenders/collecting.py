@@ -11,17 +11,10 @@ STEPS, UNITS = 51, 64
 
 
 def make_env(job: Job) -> Any:
-    """Return one environment of `job`: as registered, or on Atari four frames of 84 x 84."""
+    """Return one environment of `job`, as registered."""
     import gymnasium as gym
 
-    if not job.atari:
-        return gym.make(job.env_id)
-    import ale_py
-    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
-
-    gym.register_envs(ale_py)
-    env = gym.make(job.env_id, frameskip=1, repeat_action_probability=0.0)
-    return FrameStackObservation(AtariPreprocessing(env), 4)
+    return gym.make(job.env_id)
 
 
 def make_policy() -> Any:

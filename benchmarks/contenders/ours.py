@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import time
+import functools
+import logging
 from typing import Any
-
-import far_node
 
 from contenders import walks
 from contenders.contract import Job, Work, summarise
 
 PACKAGES = ("plangym_like", "gymnasium", "ale-py", "numpy")
-# What workers of a new environment get to start.
-START_SECONDS = 1.0
-_ROOTS: dict[Job, tuple[Any, int]] = {}
 
 
-def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
-    """Open our environment, its frameskip 1 on Atari as everybody's."""
+def open_job(job: Job, *, n_workers: int | None, single: bool = False, **where: Any) -> Work:
+    """Open our environment, its frameskip 1 on Atari as everybody's; `single`: without batches."""
     import numpy as np
 
     env = make(job, n_workers=n_workers, **where)
     states, num_actions = _roots(env, job)
     actions = walks.batch_actions(num_actions, job.count)
     slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
+    if single:
+        return Work(walks.single_steps(env, actions.tolist(), list(states)), env.close)
 
     def step(count: int) -> int:
         if count not in slices:
@@ -42,7 +40,7 @@ def make(job: Job, *, n_workers: int | None, far: bool = False, **where: Any) ->
 
     if far:
         assert n_workers is not None
-        far_node.start(n_workers, where["object_store_memory"])
+        start_far_node(n_workers, where["object_store_memory"])
     options: dict[str, Any] = {"frameskip": 1, "obs_type": job.obs_type} if job.atari else {}
     env = plangym_like.make(job.env_id, n_workers=n_workers, **options, **where)
     if where.get("ray"):
@@ -50,44 +48,23 @@ def make(job: Job, *, n_workers: int | None, far: bool = False, **where: Any) ->
     return env
 
 
-def first_batch(env: Any, job: Job) -> None:
-    """Do the first batch of a fresh environment."""
-    state, _, _ = env.reset(seed=walks.SEED)
-    env.step_batch([0] * job.count, states=state)
+@functools.cache
+def start_far_node(cores: int, store_nbytes: int, *, cores_here: int = 0) -> None:
+    """Start a Ray cluster of two nodes, the one of this program with `cores_here`.
 
-
-def time_batches(
-    job: Job, *, n_workers: int | None, sizes: list[int], most_dt: int, warm: int
-) -> float:
-    """Return the seconds that batches of these sizes take on a new environment.
-
-    Its workers have had a second to start, and `warm` batches have run before. Each row has a `dt`
-    of its own, from 1 to `most_dt`; if that is 1, no `dt` is given.
+    Both are processes of this machine, with two object stores. They end with the program.
     """
-    import numpy as np
+    import atexit
 
-    if job not in _ROOTS:
-        with make(job, n_workers=None) as env:
-            _ROOTS[job] = _roots(env, job)
-    states, num_actions = _ROOTS[job]
-    rng = np.random.default_rng(walks.SEED)
-    batches = [
-        (
-            rng.integers(0, num_actions, size),
-            states[rng.integers(0, len(states), size)],
-            rng.integers(1, most_dt + 1, size) if most_dt > 1 else 1,
-        )
-        for size in sizes
-    ]
-    with make(job, n_workers=n_workers) as env:
-        env.reset(seed=walks.SEED)
-        time.sleep(START_SECONDS)
-        for _ in range(warm):
-            env.step_batch(*batches[0])
-        begun = time.perf_counter()
-        for batch in batches:
-            env.step_batch(*batch)
-        return time.perf_counter() - begun
+    import ray
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": cores_here, "object_store_memory": store_nbytes, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    atexit.register(cluster.shutdown)
+    cluster.add_node(num_cpus=cores, object_store_memory=store_nbytes)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    atexit.register(ray.shutdown)
 
 
 def _roots(env: Any, job: Job) -> tuple[Any, int]:

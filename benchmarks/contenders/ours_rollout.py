@@ -14,10 +14,9 @@ def open_job(job: Job, *, workers: int, critic: bool = False) -> Work:
     """Start the workers; ``count`` environments are shared between them."""
     from plangym_like.batchers.rollout import multi
 
-    actor = _guesser(job) if job.atari else _actor(critic)
     it = multi.rollout(
         lambda: collecting.make_env(job),
-        actor,
+        _actor(critic),
         collecting.STEPS,
         n_actors=workers,
         n_per_actor=job.count // workers,
@@ -56,22 +55,3 @@ def _actor(critic: bool) -> Any:
             return multinomial(logits.softmax(-1)), (), info
 
     return Actor()
-
-
-def _guesser(job: Job) -> Any:
-    """Any action, unseen: what is measured is how observations are gathered."""
-    import torch
-
-    from plangym_like.batchers.rollout import BaseActorModule
-
-    env = collecting.make_env(job)
-    num_actions = int(env.action_space.n)
-    env.close()
-
-    class Guesser(BaseActorModule):
-        def forward(
-            self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None
-        ) -> Any:
-            return torch.randint(num_actions, fin.shape), (), {}
-
-    return Guesser()

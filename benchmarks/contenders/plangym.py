@@ -11,12 +11,17 @@ from contenders.contract import Job, Work, summarise
 PACKAGES = ("plangym", "gymnasium", "ale-py", "numpy")
 
 
-def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
-    """Open plangym's environment, with its own defaults except one frame a transition."""
+def open_job(job: Job, *, n_workers: int | None, single: bool = False, **where: Any) -> Work:
+    """Open plangym's environment, with its own defaults except one frame a transition.
+
+    `single`: without batches.
+    """
     env = make(job, n_workers=n_workers, **where)
     states, num_actions = _roots(env, job)
     actions = walks.batch_actions(num_actions, job.count).tolist()
     slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
+    if single:
+        return Work(walks.single_steps(env, actions, states), env.close)
 
     def step(count: int) -> int:
         if count not in slices:
@@ -38,12 +43,6 @@ def make(job: Job, *, n_workers: int | None, **where: Any) -> Any:
     os.environ["RAY_ADDRESS"] = "local"
     options = {"obs_type": job.obs_type} if job.atari else {}
     return plangym.make(job.env_id, n_workers=n_workers, frameskip=1, **options, **where)
-
-
-def first_batch(env: Any, job: Job) -> None:
-    """Do the first batch of a fresh environment."""
-    state, _, _ = env.reset()
-    env.step_batch(actions=[0] * job.count, states=[state] * job.count)
 
 
 def _roots(env: Any, job: Job) -> tuple[list[Any], int]:

@@ -2,9 +2,6 @@
 
 On Atari: ``restoreState``, ``act``, the observation into one buffer that is used again and again,
 ``cloneState``. On classic control: Gymnasium's own environment, its state set and stepped.
-
-With ``keep=True``, the loop on Atari also keeps the observations and states of all rows of a batch
-until the next batch is done, as any library that returns them has to.
 """
 
 from __future__ import annotations
@@ -22,15 +19,13 @@ PACKAGES = ("gymnasium", "ale-py", "numpy")
 Row = Callable[[int], tuple[Any, float]]
 
 
-def open_job(job: Job, *, processes: int, keep: bool = False) -> Work:
+def open_job(job: Job, *, processes: int) -> Work:
     """Start the loops; each takes its share of the batch's rows."""
     context = multiprocessing.get_context("fork")
     loops = []
     for index in range(processes):
         near, far = context.Pipe()
-        process = context.Process(
-            target=_serve, args=(far, job, index, processes, keep), daemon=True
-        )
+        process = context.Process(target=_serve, args=(far, job, index, processes), daemon=True)
         process.start()
         far.close()
         loops.append((process, near))
@@ -70,8 +65,8 @@ class _RawWork(Work):
         return total, total / rate
 
 
-def _serve(pipe: Connection, job: Job, index: int, processes: int, keep: bool) -> None:
-    row = _open_row(job, keep=keep)
+def _serve(pipe: Connection, job: Job, index: int, processes: int) -> None:
+    row = _open_row(job)
     mine = range(index, job.count, processes)
     pipe.send("ready")
     while True:
@@ -91,11 +86,11 @@ def _serve(pipe: Connection, job: Job, index: int, processes: int, keep: bool) -
         pipe.send((transitions, end - start))
 
 
-def _open_row(job: Job, *, keep: bool = False) -> Row:
-    return _open_atari(job, keep=keep) if job.atari else _open_classic(job)
+def _open_row(job: Job) -> Row:
+    return _open_atari(job) if job.atari else _open_classic(job)
 
 
-def _open_atari(job: Job, *, keep: bool) -> Row:
+def _open_atari(job: Job) -> Row:
     import ale_py
     import gymnasium as gym
     import numpy as np
@@ -128,20 +123,11 @@ def _open_atari(job: Job, *, keep: bool) -> Row:
         buffer = np.empty((*ale.getScreenDims(), 3), np.uint8)
         read = ale.getScreenRGB
 
-    kept = np.zeros((2, job.count if keep else 0, *buffer.shape), np.uint8)
-    clones: list[list[Any]] = [[None] * job.count for _ in range(2)]
-    turns = [0] * job.count
-
     def row(index: int) -> tuple[Any, float]:
         ale.restoreState(states[index])
         reward = ale.act(actions[index])
         read(buffer)
-        clone = ale.cloneState()
-        if keep:
-            turn = turns[index] = 1 - turns[index]
-            # Faster than having the emulator write there byte by byte.
-            kept[turn, index] = buffer
-            clones[turn][index] = clone
+        ale.cloneState()
         return buffer, reward
 
     return row

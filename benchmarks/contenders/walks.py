@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,3 +35,15 @@ def atari_walk_length(count: int) -> int:
 def is_sampled(frame: int) -> bool:
     """Say whether the state before frame ``frame`` is one of those that a batch starts from."""
     return frame >= FIRST_ATARI_FRAME and (frame - FIRST_ATARI_FRAME) % ATARI_STRIDE == 0
+
+
+def single_steps(env: Any, actions: Sequence[Any], states: Sequence[Any]) -> Callable[[int], int]:
+    """Return what takes one step from the next of these states."""
+    pairs = cycle(zip(actions, states, strict=True))
+
+    def step(count: int) -> int:
+        action, state = next(pairs)
+        env.step(action, state=state)
+        return 1
+
+    return step

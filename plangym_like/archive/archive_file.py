@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.errors import StateFormatError
 from plangym_like.states import state_files
 from plangym_like.states.rows import StateFormat
 
@@ -71,16 +70,10 @@ def load(
     Writing to the arrays does not change the file. The whole file is read once, to verify its
     digest. The errors are listed in `StateArchive.load`.
     """
-    content, count, text, start = state_files.map_file(path, magic, told, state_format)
-    arrays, body = {}, len(content) - state_files.DIGEST_NBYTES
-    state_files.verify_digest(path, content[body:], memoryview(content)[:body])
-    try:
-        for name, dtype, shape in json.loads(text)["arrays"]:
-            size = math.prod(shape)
-            arrays[name] = np.frombuffer(content, np.dtype(dtype), size, start).reshape(shape)
-            start += -(-arrays[name].nbytes // _ALIGNMENT) * _ALIGNMENT
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateFormatError(f"{path} is damaged: {error}") from error
-    if start != body:
-        raise StateFormatError(f"{path} is damaged: its arrays do not end where its digest begins")
-    return count, arrays
+    content, header, start = state_files.map_file(path, magic, told, state_format)
+    arrays = {}
+    for name, dtype, shape in header["arrays"]:
+        size = math.prod(shape)
+        arrays[name] = np.frombuffer(content, np.dtype(dtype), size, start).reshape(shape)
+        start += -(-arrays[name].nbytes // _ALIGNMENT) * _ALIGNMENT
+    return header["count"], arrays

@@ -145,27 +145,10 @@ class RowBlocks:
         return {"reference": [self.reference], "frames": frames, "ends": ends}
 
     def unpack(self, count: int, arrays: dict[str, NDArray[Any]]) -> None:
-        """Load `count` rows from the arrays that `packed` returned.
-
-        Raises
-        ------
-        StateFormatError
-            The arrays have wrong dtypes or sizes.
-        """
-        frames, ends = arrays["frames"], arrays["ends"]
-        for name, like in self.packed().items():
-            if (arrays[name].dtype, arrays[name].ndim) != (like[0].dtype, 1):
-                raise StateFormatError(f"{name} has dtype {arrays[name].dtype}")
-        if arrays["reference"].shape != self.reference.shape:
-            raise StateFormatError("its rows have the wrong size")
-        lengths = np.diff(ends, prepend=0)
-        if len(ends) != -(-count // self.block_rows) or (lengths <= 0).any():
-            raise StateFormatError("the number of blocks does not match the number of rows")
-        if (ends[-1] if len(ends) else 0) != len(frames):
-            raise StateFormatError("the size of the blocks does not match their table")
+        """Load `count` rows from the arrays that `packed` returned."""
         self.reference = np.array(arrays["reference"])
-        self._frames.adopt(frames)
-        self._ends.adopt(ends)
+        self._frames.adopt(arrays["frames"])
+        self._ends.adopt(arrays["ends"])
         blocks, rest = divmod(count, self.block_rows)
         opened = self._complete.open
         if rest:

@@ -16,7 +16,7 @@ from plangym_like.archive.row_blocks import RowBlocks
 from plangym_like.archive.row_index import RowIndex, hash_rows
 from plangym_like.batch.layout import check_dt
 from plangym_like.env import PlanEnv
-from plangym_like.errors import InputError, StateError, StateFormatError
+from plangym_like.errors import InputError, StateError
 from plangym_like.states.rows import Row, States
 from plangym_like.support.arguments import as_count
 from plangym_like.support.fork_safety import new_lock
@@ -212,7 +212,7 @@ class StateArchive:
         rewards: ArrayLike,
         columns: Mapping[str, ArrayLike],
     ) -> NDArray[np.int64]:
-        rows = self._format.check(states, sums=False)
+        rows = self._format.check(states)
         unknown = sorted(columns.keys() - (self._columns.keys() - {*_OWN, _HASHES}))
         if unknown:
             raise InputError(f"there is no column {unknown[0]!r}; give columns= to StateArchive")
@@ -263,7 +263,7 @@ class StateArchive:
         same hash, the later one is not found; in an archive of ten million different rows, the
         chance of such a pair is about 3 in a million.
         """
-        rows = self._format.check(states, sums=False)
+        rows = self._format.check(states)
         with self._lock:
             wanted = hash_rows(rows, self._blocks.reference)
             nodes = self._index.find(self._columns[_HASHES].values[: len(self)], wanted)
@@ -343,33 +343,17 @@ class StateArchive:
             The rows belong to another environment, version or configuration.
         """
         count, arrays = archive_file.load(path, env.layout.format)
-        try:
-            rows = {name: arrays.pop(name) for name in _ROWS}
-            actions = arrays["actions"].dtype
-            own = {
-                name: (values.dtype, values.shape[1:])
-                for name, values in arrays.items()
-                if name not in (*_OWN, _HASHES)
-            }
-            archive = cls(env, own, action_dtype=actions, directory=directory, level=level)
-            archive._adopt(count, rows, arrays)
-        except (KeyError, InputError, StateFormatError) as error:
-            raise StateFormatError(f"{path} is damaged: {error}") from error
+        own = {
+            name: (values.dtype, values.shape[1:])
+            for name, values in arrays.items()
+            if name not in (*_ROWS, *_OWN, _HASHES)
+        }
+        actions = arrays["actions"].dtype
+        archive = cls(env, own, action_dtype=actions, directory=directory, level=level)
+        for name, column in archive._columns.items():
+            column.adopt(arrays[name])
+        archive._blocks.unpack(count, arrays)
         return archive
-
-    def _adopt(
-        self, count: int, rows: dict[str, NDArray[Any]], columns: dict[str, NDArray[Any]]
-    ) -> None:
-        """Use the arrays of a file as the content of this archive."""
-        for name, column in self._columns.items():
-            expected, got = column.values, columns[name]
-            if (got.dtype, got.shape) != (expected.dtype, (count, *expected.shape[1:])):
-                raise StateFormatError(f"column {name!r} has dtype {got.dtype}, shape {got.shape}")
-            column.adopt(got)
-        parents = columns["parents"]
-        if ((parents < -1) | (parents >= np.arange(count))).any():
-            raise StateFormatError("the parent of a node is not an earlier node")
-        self._blocks.unpack(count, rows)
 
     def _nodes(self, nodes: ArrayLike) -> NDArray[np.int64]:
         """Return `nodes` as int64; raise `IndexError` if one of them does not exist."""

@@ -3,35 +3,82 @@
 No finite trial can prove that an environment is pure and exact, so the audit tests this while the
 environment is used. The result of a row depends only on its inputs, so stepping it again has no
 side effect.
+
+If something is missing from a state row, such as a counter that ends the episode when it reaches
+five, the results may differ only several steps later. Therefore, one row is followed for several
+steps.
 """
 
 from __future__ import annotations
 
-import time
+import contextlib
+import copy
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from time import perf_counter as clock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Executor
-from plangym_like.batch.row_stepper import RowStepper
-from plangym_like.errors import ImpureEnvironmentError
+from plangym_like.batch import spaces
+from plangym_like.batch.arrays import (
+    Executor,
+    Inputs,
+    SubmitOptions,
+    select_rows,
+    single_steps,
+)
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.simulator import Simulator
+from plangym_like.errors import (
+    ClosedError,
+    ImpureEnvironmentError,
+    StateCapacityError,
+    StepTimeoutError,
+    WorkerError,
+)
+from plangym_like.results import (
+    STEP_COUNTS,
+    BatchInfo,
+    BatchTransition,
+    Future,
+    Rollout,
+)
+from plangym_like.snapshots.differences import difference, watched_generators, without_clock
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 MODES = ("raise", "warn", "off")
 EVERY = 500
 # The share of stepping time that audits may take at first. It falls once the environment has taken
 # `_EARLY_STEPS` steps and been stepped for `_EARLY_SECONDS`, down to ``1 / every``, because most
-# faults show up early (`benchmarks/first_second.py`).
+# faults show up early.
 _EARLY_SHARE, _EARLY_STEPS, _EARLY_SECONDS = 0.05, 2000, 1.0
 # The length of the first audit, and of the longest.
 _SHORT, _LONG = 2, 16
-# The most bytes of the results of an audit, unless `every` is 1.
-_MOST_NBYTES = 64 << 20
 # Seconds that a step of the first audit is expected to take. A step of a later one is expected to
 # take as long as in the audit before; one that takes `_INTERRUPTED` times as long was interrupted.
 _FIRST_SECONDS, _INTERRUPTED = 2e-4, 5
-
-clock = time.perf_counter
+# How many actions to try for each step of the row that is followed, since some may not be legal.
+_TRIES = 4
+# The fields of results, in the order in which they are compared: an episode that ends differs in
+# all that follows, and a state is harder to read than what can be seen of it.
+_FIELDS = ("terminateds", "truncateds", "rewards", "obs", "observations", "infos", "states")
+# Errors that prevent an audit but say nothing about the environment.
+_HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError, StateCapacityError)
+_AGAIN = "was stepped a second time"
+_ALONE = "was stepped a second time, without the other rows of its batch"
+_SAVED = "was continued with and without saving and restoring its state in between"
+_BATCHED = (
+    "Likely causes: code that steps many rows at once, such as step_states, does not do what step "
+    "does; or state outside the environment."
+)
+_INCOMPLETE = (
+    "Its state row does not hold everything that the next step depends on. A pickle keeps neither "
+    "which object it is (`is`) nor memory that arrays share; snapshot='replay' keeps both."
+)
 
 
 class Auditor:
@@ -45,10 +92,16 @@ class Auditor:
 
     Parameters
     ----------
-    stepper : RowStepper
-        Steps rows in this process.
+    simulator : Simulator
+        The simulator of this process.
+    layout : Layout
+        The layout of the environment's batches.
+    name : str
+        The name of the environment in messages.
     executor : Executor
         Steps the batches.
+    alone : Executor
+        Steps rows one by one: in this process, unless batches are isolated.
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
@@ -57,10 +110,8 @@ class Auditor:
 
     Attributes
     ----------
-    layout : Layout
-        The layout of the environment's batches; a warning sets its ``exact`` to false.
-    alone : Executor
-        Steps rows one by one: in this process, unless batches are isolated.
+    length : int
+        The length of the next audit.
     off : bool
         Whether no call is audited, now and later.
     may_follow : bool
@@ -70,21 +121,30 @@ class Auditor:
         The generator that chooses rows.
     """
 
-    def __init__(self, stepper: RowStepper, executor: Executor, *, mode: str, every: int) -> None:
-        self._stepper = stepper
-        self.layout = stepper.layout
-        self.alone: Executor = executor if executor.isolated else stepper
+    def __init__(
+        self,
+        simulator: Simulator,
+        layout: Layout,
+        name: str,
+        executor: Executor,
+        alone: Executor,
+        *,
+        mode: str,
+        every: int,
+    ) -> None:
+        self._simulator, self._name = simulator, name
+        self.layout, self.alone = layout, alone
         self.stats = executor.stats
         self._mode, self._every = mode, every
         self.may_follow = True
         self.random = np.random.default_rng(0)
-        self.off = mode == "off" or not self.layout.exact
+        self.off = mode == "off" or simulator.exactness != "exact"
         # The steps taken so far, those that pay for the audits so far, and those at which the next
         # call is due.
         self._steps = self._paid = self._due = 0.0
         # Seconds of a step that the environment takes, and of one in an audit.
         self._step_seconds, self._audit_seconds = np.inf, _FIRST_SECONDS
-        self._length = _SHORT
+        self.length = _SHORT
 
     # The budget
 
@@ -93,23 +153,14 @@ class Auditor:
         self._steps += steps
         return self._steps >= self._due
 
-    @property
-    def all_rows(self) -> bool:
-        """Whether every audit steps all rows of its batch, and every batch is audited."""
-        return self._every == 1
-
-    def length(self, nbytes: int) -> int:
-        """Return the length of the next audit; the results of a step need `nbytes` bytes."""
-        return max(2, min(self._length, _MOST_NBYTES // max(1, nbytes)))
-
-    def choose(self, count: int, length: int) -> NDArray[np.intp]:
+    def choose(self, count: int) -> NDArray[np.intp]:
         """Choose rows of a batch of `count` rows for an audit; return their sorted indices.
 
         The rows are evenly spread, beginning with a random one.
         """
-        if self.all_rows:
+        if self._every == 1:
             return np.arange(count)
-        wanted = min(count, length)
+        wanted = min(count, self.length)
         first = self.random.integers(count)
         return np.sort((first + np.arange(wanted) * (count // wanted)) % count)
 
@@ -130,7 +181,7 @@ class Auditor:
         self._audit_seconds = min(seconds / needed, _INTERRUPTED * expected)
         price = self._price(needed) / self._share()
         self._paid = self._due = max(self._steps, self._paid + price)
-        self._length = min(self._length + 1, _LONG)
+        self.length = min(self.length + 1, _LONG)
 
     def _price(self, steps: float) -> float:
         """Return what an audit costs that takes `steps` steps."""
@@ -138,7 +189,7 @@ class Auditor:
 
     def _share(self) -> float:
         """Return the share of stepping time that audits may take now."""
-        if self.all_rows:
+        if self._every == 1:
             return np.inf
         seconds = self._steps * self._step_seconds
         age = min(self._steps / _EARLY_STEPS, seconds / _EARLY_SECONDS)
@@ -171,23 +222,261 @@ class Auditor:
         if self.off:
             return
         message = (
-            f"row {row} of {self._stepper.name} {how}, and {field} differed: {values}. "
+            f"row {row} of {self._name} {how}, and {field} differed: {values}. "
             f"{cause or self._likely_cause()} Results of this environment cannot be relied on; "
             "audit='warn' turns this error into a warning"
         )
         if self._mode == "raise":
             raise ImpureEnvironmentError(message, row, field, values)
         self.off = True
-        self.layout.exact = False
-        self._stepper.declare_approximate(message)
+        self._simulator.exactness = "approximate"
+        self._simulator.exactness_note = message
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _likely_cause(self) -> str:
         outside = "state outside the environment (a class, a module, a file, the clock)"
         generator = "a random generator that is not saved in the state"
-        names = " or ".join(self._stepper.simulator.suspect_wrappers())
+        names = " or ".join(self._simulator.suspect_wrappers())
         if not names:
             return f"Likely causes: {outside}, or {generator}."
         return (
             f"Likely causes: {outside}, {generator}, or a wrapper, such as {names}, with a memory "
             "that is not saved."
         )
+
+
+class AuditedRows:
+    """Rows of one call that are audited once it is done, if the budget allows it.
+
+    Parameters
+    ----------
+    auditor : Auditor
+        Decides whether there is an audit, and of which rows, and reports differences.
+    inputs : Inputs
+        The validated inputs of the whole batch, before it is stepped. The rows to audit are copied,
+        since the caller may change its arrays before the batch is done.
+    executor : Executor
+        Steps the batch, and then these rows a second time, in other processes if it can.
+    options : SubmitOptions
+        The options of the batch.
+
+    Attributes
+    ----------
+    processes : ``(N,) int32``
+        The process that stepped each row of the batch; see `SubmitOptions`.
+    """
+
+    def __init__(
+        self,
+        auditor: Auditor,
+        inputs: Inputs,
+        executor: Executor,
+        options: SubmitOptions,
+    ) -> None:
+        self._auditor, self._layout = auditor, auditor.layout
+        self._executor, self._options = executor, options
+        self._length = auditor.length
+        self._rows = auditor.choose(inputs.count)
+        self.processes = np.zeros(inputs.count, np.int32)
+        self._inputs = copy_rows(inputs, self._rows)
+        self._steps = single_steps(inputs)
+        self._needed = (len(self._rows) + 2 * self._length) * self._steps / inputs.count
+        self._begun = clock()
+
+    def audited(self, result: Any) -> Any:
+        """Audit `result` and return it; a `Future` is audited when its result is first read."""
+        if isinstance(result, Future):
+            result.check(self.compare)
+        else:
+            self.compare(result)
+        return result
+
+    def _again(self, inputs: Inputs, processes: NDArray[np.int32] | None = None) -> Any:
+        """Step rows again; return their result, with the exceptions of failed rows in its infos.
+
+        With `processes`, they are stepped in other processes than these, and the result has what
+        that of the batch has. By default they are stepped one by one, in this process if possible,
+        and the result has states and observations.
+        """
+        executor, options = self._executor, self._options
+        if processes is None:
+            executor, options = self._auditor.alone, SubmitOptions()
+        options = options._replace(masked=True, audit=True, blocking=True, processes=processes)
+        return executor.submit(inputs, options)
+
+    def compare(self, result: Any) -> None:
+        """Step the rows again, and compare the results.
+
+        Parameters
+        ----------
+        result : BatchTransition, BatchStep or Rollout
+            The batch's result.
+
+        Raises
+        ------
+        ImpureEnvironmentError
+            A result differs, and the audit's mode is ``"raise"``.
+        """
+        if self._is_affordable():
+            self._compare(result)
+
+    def audit_step(self) -> None:
+        """Audit a single step, which has just been taken: take it again as a batch of one row."""
+        if self._is_affordable():
+            with contextlib.suppress(*_HINDRANCES):
+                self._compare(self._executor.submit(self._inputs, SubmitOptions(masked=True)))
+
+    def _is_affordable(self) -> bool:
+        return self._auditor.affords(self._needed, self._steps, clock() - self._begun)
+
+    def _compare(self, result: Any) -> None:
+        auditor, begun = self._auditor, clock()
+        errors = result.infos.errors
+        if any(isinstance(error, StepTimeoutError) for error in errors.values()):
+            auditor.may_follow = False
+        places = [place for place, row in enumerate(self._rows) if row not in errors]
+        if not places:
+            return
+        compared = 0
+        with contextlib.suppress(*_HINDRANCES):
+            processes = self.processes[self._rows]
+            places.sort(key=processes.__getitem__)  # an executor divides rows into ranges
+            second = self._again(copy_rows(self._inputs, places), processes[places])
+            self._check(result, self._rows[places], second, places, _AGAIN)
+            compared = len(places)
+            if auditor.may_follow:
+                self._follow(result, int(auditor.random.choice(places)))
+        auditor.spend(compared, self._needed, clock() - begun)
+
+    # Following a row
+
+    def _follow(self, result: Any, place: int) -> None:
+        """Step a row alone, and continue it with and without a restore before each step."""
+        first = copy_rows(self._inputs, [place])
+        current = replace(first, horizon=0)
+        taken: list[Any] = []
+        steps: list[BatchTransition] = []
+        tries = islice(self._actions_from(place), _TRIES * self._length)
+        for number, action in enumerate(tries):
+            step = self._again(replace(current, actions=_batch([action])))
+            if number == 0 and not first.horizon:
+                self._check(result, self._rows[[place]], step, [place], _ALONE, _BATCHED)
+            error = step.infos.errors.get(0)
+            if isinstance(error, StepTimeoutError):
+                self._auditor.may_follow = False
+            if isinstance(error, WorkerError):
+                break
+            if error is None:
+                taken.append(action)
+                steps.append(step)
+                if len(taken) == self._length or step.terminateds[0] or step.truncateds[0]:
+                    break
+                current = replace(current, states=step.states, seeds=None)
+        if len(taken) > 1:
+            self._check_saved(first, taken, steps, place)
+
+    def _actions_from(self, place: int) -> Iterator[Any]:
+        """Yield the actions of all audited rows in a cycle; those of the row at `place` first."""
+        count = len(self._rows)
+        while True:
+            for number in range(place, place + count):
+                actions = self._inputs.actions[number % count]
+                yield from actions if self._inputs.horizon else [actions]
+
+    def _check_saved(
+        self, first: Inputs, taken: list[Any], steps: list[BatchTransition], place: int
+    ) -> None:
+        """Compare steps that were saved and restored with a rollout that was not."""
+        plan = _batch(taken)
+        plan = [plan] if isinstance(plan, list) else plan[None]
+        live = self._again(replace(first, horizon=len(taken), actions=plan, last_infos=True))
+        infos = [live.infos[0], steps[-1].infos[0]]
+        both = set(infos[0]) & set(infos[1]) - set(STEP_COUNTS)
+        infos = [{key: info[key] for key in info if key in both} for info in infos]
+        space, length = self._layout.observation_space, len(steps)
+        observations = spaces.empty(space, (1, length))
+        for time, step in enumerate(steps):
+            spaces.put(space, observations, (0, time), spaces.take(step.obs, 0))
+        saved = Rollout(
+            steps[-1].states,
+            spaces.with_lists(space, observations),
+            np.stack([step.rewards for step in steps], axis=1),
+            np.stack([step.terminateds for step in steps], axis=1),
+            np.stack([step.truncateds for step in steps], axis=1),
+            BatchInfo(1, {}, [infos[1]]),
+        )
+        live = live._replace(infos=BatchInfo(1, {}, [infos[0]], live.infos.errors))
+        self._check(saved, [0], live, [place], _SAVED, _INCOMPLETE)
+
+    # Comparing
+
+    def _check(
+        self, first: Any, rows: Any, second: Any, places: list[int], how: str, cause: str = ""
+    ) -> None:
+        """Report the first difference between ``first[rows[i]]`` and ``second[i]``, if any.
+
+        These are results of the audited row at ``places[i]``. `how` says how it was stepped again,
+        and `cause` is the likely cause if none is found.
+        """
+        for index, field, values in self._differences(first, np.asarray(rows), second):
+            place = places[index]
+            cause = self._cause(copy_rows(self._inputs, [place])) or cause
+            self._auditor.report(int(self._rows[place]), field, values, how, cause)
+            break
+
+    def _differences(
+        self, first: Any, rows: NDArray[np.intp], second: Any
+    ) -> Iterator[tuple[int, str, str]]:
+        """Yield index, field and values wherever ``first[rows[i]]`` and ``second[i]`` differ."""
+        errors = second.infos.errors
+        for index, error in errors.items():
+            if not isinstance(error, _HINDRANCES):
+                yield index, "its result", f"no error and {error!r}"
+        good = [index for index in range(len(rows)) if index not in errors]
+        for name in _FIELDS:
+            one: Any = getattr(first, name, None)
+            other: Any = getattr(second, name, None)
+            if one is None or not good:
+                continue
+            if isinstance(one, np.ndarray) and one[rows[good]].tobytes() == other[good].tobytes():
+                continue  # most audits end here, at a fraction of the cost
+            for index in good:
+                found = self._difference(name, one, int(rows[index]), other, index)
+                if found is not None:
+                    yield index, *found
+
+    def _difference(
+        self, name: str, one: Any, row: int, other: Any, index: int
+    ) -> tuple[str, str] | None:
+        """Return where ``one[row]`` and ``other[index]`` differ, and both values.
+
+        They are parts of the field `name` of two results.
+        """
+        if name == "states":
+            return self._auditor.state_difference(one[row], other[index])
+        if name == "infos":
+            return difference(without_clock(one[row]), without_clock(other[index]), "info")
+        return difference(spaces.take(one, row), spaces.take(other, index), name)
+
+    def _cause(self, inputs: Inputs) -> str:
+        """Return a sentence that says why the rows `inputs` do not repeat; ``""`` if unknown."""
+        cause = ""
+        with watched_generators() as drawn_from, contextlib.suppress(Exception):
+            self._again(inputs)
+            cause = drawn_from().strip()
+        return cause
+
+
+def copy_rows(inputs: Inputs, rows: Any) -> Inputs:
+    """Return copies of the rows `rows` of a batch's inputs."""
+    chosen = select_rows(inputs, rows)
+    if isinstance(chosen.actions, list):
+        chosen.actions = copy.deepcopy(chosen.actions)
+    if chosen.states is inputs.states:
+        chosen.states = inputs.states.copy()
+    return chosen
+
+
+def _batch(actions: list[Any]) -> Any:
+    """Return actions as those of a batch are: an array, or a list of objects."""
+    return np.stack(actions) if isinstance(actions[0], (np.ndarray, np.generic)) else actions

@@ -30,15 +30,6 @@ OUT_OF_BOUNDS = ("pass", "raise", "clip")
 # Arrays begin at multiples of so many bytes.
 _ALIGN = 64
 _NOTHING = np.empty(0, np.uint8)
-# Attributes that must be equal in all layouts -> their names in the error message.
-_SHARED = {
-    "observation_space": "observation space",
-    "action_space": "action space",
-    "format": "meaning of states",
-    "columns": "set of info columns",
-    "plain_infos": "presence of other infos",
-    "out_of_bounds": "option out_of_bounds",
-}
 
 
 class Shape(NamedTuple):
@@ -96,8 +87,6 @@ class Layout:
         Info keys that every step returns.
     plain_infos : bool
         Whether rows may have other info keys.
-    exact : bool
-        Whether stepping a row twice gives the same bytes; if not, audits are off.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
     """
@@ -110,7 +99,6 @@ class Layout:
         columns: Mapping[str, Leaf],
         *,
         plain_infos: bool,
-        exact: bool = True,
         out_of_bounds: str = "pass",
     ) -> None:
         self.observation_space = observation_space
@@ -118,7 +106,6 @@ class Layout:
         self.format = state_format
         self.columns = dict(columns)
         self.plain_infos = plain_infos
-        self.exact = exact
         self.out_of_bounds = out_of_bounds
         self.array_actions = isinstance(action_space, spaces.LEAVES)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
@@ -145,8 +132,7 @@ class Layout:
     ) -> Inputs:
         """Check the arguments of a batch before it is stepped, and return its inputs.
 
-        `horizon` is true for rollouts, whose actions have an axis of length T. Checksums take most
-        of the time, and are left to `verify`.
+        `horizon` is true for rollouts, whose actions have an axis of length T.
 
         Raises
         ------
@@ -158,12 +144,15 @@ class Layout:
         )
         if getattr(states, "shape", None) == (0,) or (type(states) in (list, tuple) and not states):
             states = np.empty((0, self.format.state_nbytes), np.uint8)
-        rows = self.format.check(states, sums=False)
-        verified = not self.format.checksum
+        rows = self.format.check(states)
         steps = check_dt(dt)
-        numbers = None if seeds is None else _checked_seeds(seeds)
+        numbers = None if seeds is None else _whole_numbers(seeds, 0)
+        if numbers is not None:
+            numbers = np.atleast_1d(numbers).astype(np.uint64)
+        elif seeds is not None:
+            raise InputError(f"seeds must be whole numbers of at least 0, got {seeds!r}")
         if len(batch) == len(rows) and isinstance(steps, int) and numbers is None and not horizon:
-            return Inputs(len(batch), 0, batch, rows, steps, None, verified)
+            return Inputs(len(batch), 0, batch, rows, steps, None)
         lengths = {"actions": len(batch), "states": len(rows)}
         if not isinstance(steps, int):
             lengths["dt"] = len(steps)
@@ -177,7 +166,7 @@ class Layout:
         if numbers is not None and len(numbers) != count:
             numbers = _spread(numbers, count)
         length = _horizon(batch, count) if horizon else 0
-        return Inputs(count, length, batch, rows, steps, numbers, verified)
+        return Inputs(count, length, batch, rows, steps, numbers)
 
     def check_action(self, action: Any) -> Any:
         """Check one action, and return a copy of it.
@@ -198,20 +187,6 @@ class Layout:
         elif (kind is int or kind is self._choice) and int(action) in self._choices:
             return self._choice(action)
         return owned(spaces.as_actions(self.action_space, action, 0, self.out_of_bounds))
-
-    def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
-        """Verify the checksums of ``inputs.states[start:stop]``, unless ``inputs.verified``.
-
-        ``inputs.verified`` becomes true when those of all states are verified.
-
-        Raises
-        ------
-        StateFormatError
-            A checksum is wrong.
-        """
-        if not inputs.verified:
-            self.format.verify(inputs.states[start:stop], start)
-            inputs.verified = not start and stop is None
 
     # The arrays of a batch
 
@@ -302,12 +277,6 @@ class Layout:
             marks=found.get("marks"),
         )
 
-    def row_nbytes(self, horizon: int, *, states: bool = True, observations: bool = True) -> int:
-        """Return about how many bytes the result of one row needs."""
-        nbytes = states * self.format.state_nbytes
-        per_step = sum(_nbytes(*leaf) for leaf in self.obs_leaves)
-        return nbytes + observations * max(1, horizon) * per_step
-
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
     ) -> BatchTransition | BatchStep | Rollout:
@@ -379,19 +348,6 @@ class Layout:
         return sum(part.nbytes for _, part in pairs)
 
 
-def check_equal(one: Layout, other: Layout, name: str) -> None:
-    """Raise `InputError` if batches of `one` have another meaning than those of `other`."""
-    for attribute, what in _SHARED.items():
-        ours, theirs = getattr(one, attribute), getattr(other, attribute)
-        if ours != theirs:
-            if attribute == "format":
-                ours, theirs = ours.fingerprint_fields, theirs.fingerprint_fields
-            raise InputError(
-                "the environments of a BatchEnv must be equal, but the "
-                f"{what} of {name} is {theirs}, and that of this process is {ours}"
-            )
-
-
 class _Plan(NamedTuple):
     """Where the arrays of batches of one shape are.
 
@@ -459,15 +415,6 @@ def _common_length(lengths: dict[str, int]) -> int:
         told = ", ".join(f"{count} {name}" for name, count in lengths.items())
         raise InputError(f"actions, states, dt and seeds must have length N or 1: got {told}")
     return several.pop() if several else 1
-
-
-def _checked_seeds(seeds: Any) -> NDArray[np.uint64]:
-    numbers = _whole_numbers(seeds, 0)
-    if numbers is None:
-        raise InputError(
-            f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}"
-        )
-    return np.atleast_1d(numbers).astype(np.uint64)
 
 
 def _whole_numbers(given: Any, least: int) -> NDArray[Any] | None:

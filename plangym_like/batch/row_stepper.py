@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -39,8 +37,6 @@ class CurrentState:
         The current state if it is set aside; ``None`` while it is in the simulator.
     started : bool
         Whether there is a current state: the environment was reset, or a state was set.
-    kept_image : object or None
-        The result of `Simulator.keep_image` at the time when the state was set aside.
     lost : bool
         Whether the current state is lost, because a call that should have replaced it raised an
         error.
@@ -50,17 +46,6 @@ class CurrentState:
         Whether the simulator has a fast path for single rows; see `Simulator.step_row`.
     """
 
-    __slots__ = (
-        "_format",
-        "_simulator",
-        "in_use",
-        "is_quick",
-        "kept_image",
-        "lost",
-        "row",
-        "started",
-    )
-
     def __init__(self, simulator: Simulator, state_format: StateFormat) -> None:
         self._simulator = simulator
         self._format = state_format
@@ -68,7 +53,6 @@ class CurrentState:
         self.row: Row | None = None
         self.started = False
         self.lost = False
-        self.kept_image: Any = None
         self.is_quick = type(simulator).step_row is not Simulator.step_row
 
     def check(self, name: str) -> None:
@@ -100,32 +84,26 @@ class CurrentState:
     def set_aside(self) -> None:
         """Keep the current state as a row, so that the simulator can be used for other states."""
         if self.row is None and self.started and not self.lost:
-            row = self.read()
-            self.kept_image = self._simulator.keep_image()
-            self.row = row
+            self.row = self.read()
 
     def bring_back(self) -> None:
         """Restore the current state in the simulator if it was set aside."""
         if self.row is not None:
             with not_in_use(self.in_use):
-                self._bring_back()
+                self._restore()
+                self.row = None
 
     def image(self) -> Any:
         """Return a copy of the current state's image."""
         with not_in_use(self.in_use):
-            self._bring_back()
+            self._restore()
+            self.row = None
             return owned(self._simulator.image())
-
-    def _bring_back(self) -> None:
-        self._restore()
-        self.row = self.kept_image = None
 
     def _restore(self) -> None:
         """If the current state is set aside, restore it; keep `row` in case a later call raises."""
         if self.row is not None:
             self._simulator.write(self.row[HEADER_NBYTES:])
-            if self.kept_image is not None:
-                self._simulator.give_image(self.kept_image)
 
     # Replacing the current state
 
@@ -151,7 +129,7 @@ class CurrentState:
             if self.row is not None:
                 self._restore()
             obs, reward, terminated, truncated, info = self._simulator.step_env(action)
-            self.row = self.kept_image = None
+            self.row = None
             return owned(obs), reward, terminated, truncated, owned_info(info)
 
     def step(
@@ -193,7 +171,7 @@ class CurrentState:
             if row is None:
                 self._restore()
                 obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
-                self.row = self.kept_image = None
+                self.row = None
             else:
                 self._drop()
                 sim.write(row[HEADER_NBYTES:])
@@ -233,7 +211,7 @@ class CurrentState:
         if not simulator.step_row_moves:
             self.row = fresh.copy()
         if autoreset and (terminated or truncated):
-            self._bring_back()
+            self._restore()
             self.restart()
         return Transition(fresh, obs, reward, terminated, truncated, info)
 
@@ -281,11 +259,11 @@ class CurrentState:
 
     def _drop(self) -> None:
         """Mark the current state as lost, until `_begin` is called."""
-        self.row = self.kept_image = None
+        self.row = None
         self.lost = self.started
 
     def _begin(self) -> None:
-        self.row = self.kept_image = None
+        self.row = None
         self.started, self.lost = True, False
 
     def _prepare_reset(self) -> None:
@@ -322,8 +300,8 @@ class RowStepper:
         The current state of the environment, and single steps from it.
     lock : threading.RLock
         Held while the simulator is used.
-    refusal : ClosedError or None
-        The error that says why the simulator can no longer be used; ``None`` if it can be used.
+    closed : bool
+        Whether the simulator is closed.
     hosted : bool
         Whether this process is a worker. Exceptions of rows that would end the program, such as
         ``SystemExit``, are then replaced by `RowExitError`.
@@ -332,19 +310,15 @@ class RowStepper:
     """
 
     isolated = False
-    can_audit = True
 
     def __init__(self, simulator: Simulator, layout: Layout, name: str) -> None:
         self.simulator = simulator
         self.layout = layout
         self.name = name
         self.current = CurrentState(simulator, layout.format)
-        self.lock, self._owner_pid = new_lock(), os.getpid()
-        self.refusal: ClosedError | None = None
-        self.hosted = False
+        self.lock = new_lock()
+        self.closed = self.hosted = False
         self.tally = Stats()
-        self._audit_copy: RowStepper | None = None
-        self._has_tried_to_copy = False
 
     def for_audits(self) -> RowStepper:
         """Return a stepper with a copy of the simulator, or this stepper if there is no copy.
@@ -353,18 +327,17 @@ class RowStepper:
         may hold other values for it, and the results differ.
         """
         with self.lock:
-            self.ensure_usable()
-            if not self._has_tried_to_copy:
-                self._has_tried_to_copy = True
-                copy = self.simulator.copy_for_audits()
-                if copy is not None:
-                    self._audit_copy = RowStepper(copy, self.layout, self.name)
+            self.ensure_open()
             return self._audit_copy or self
+
+    @cached_property
+    def _audit_copy(self) -> RowStepper | None:
+        copy = self.simulator.copy_for_audits()
+        return None if copy is None else RowStepper(copy, self.layout, self.name)
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch in this process; see `Executor.submit`."""
         layout = self.layout
-        layout.verify(inputs)
         if not options.blocking:
             return Future.of(partial(self.submit, inputs, options._replace(blocking=True)))
         stepper = self.for_audits() if options.audit else self
@@ -396,7 +369,7 @@ class RowStepper:
         if masked:
             return self._run_rows_apart(rows, start, stop)
         with self.lock:
-            self.ensure_usable()
+            self.ensure_open()
             with not_in_use(self.current.in_use):
                 if start < stop:
                     self._run_range(rows, start, stop)
@@ -476,35 +449,18 @@ class RowStepper:
                 named[name].flags.writeable = False
         return named
 
-    def declare_approximate(self, note: str) -> None:
-        """Mark the environment as approximate, and warn, because an audit found a difference."""
-        self.simulator.exactness, self.simulator.exactness_note = "approximate", note
-        warnings.warn(note, RuntimeWarning, stacklevel=4)
-
-    def ensure_usable(self) -> None:
-        """Raise `ClosedError` if the simulator is closed, or was in use when a fork copied it."""
-        if self.current.in_use.locked() and os.getpid() != self._owner_pid:
-            self.refusal = self.refusal or ClosedError(
-                f"the environment {self.name} was in use by another thread when this process was "
-                "forked, so its simulator may be half-way through a step here: clone it or make "
-                "another one"
-            )
-        if self.refusal is not None:
-            raise ClosedError(str(self.refusal))
-
-    @property
-    def usable(self) -> bool:
-        """Whether `ensure_usable` raises no error."""
-        with contextlib.suppress(ClosedError):
-            self.ensure_usable()
-        return self.refusal is None
+    def ensure_open(self) -> None:
+        """Raise `ClosedError` after `close`."""
+        if self.closed:
+            raise closed(self.name)
 
     def close(self) -> None:
         """Close the simulator; safe to call more than once."""
-        if self.usable:  # otherwise, closing it could block
-            self.refusal = closed(self.name)
-            if self._audit_copy is not None:
-                self._audit_copy.close()
+        if not self.closed:
+            self.closed = True
+            copy = vars(self).get("_audit_copy")
+            if copy is not None:
+                copy.close()
             self.simulator.close()
 
 
@@ -566,7 +522,6 @@ def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
         state_format,
         columns,
         plain_infos=sim.plain_infos,
-        exact=sim.exactness == "exact",
         out_of_bounds=out_of_bounds,
     )
 
@@ -591,6 +546,6 @@ def not_in_use(mark: threading.Lock) -> threading.Lock:
             "an environment was used while it was already in use: a signal handler, or code that "
             "one of its methods was running, called it again; set a flag in the handler instead, "
             "or use a clone of the environment there. If this process was forked while another "
-            "thread used the environment, use a clone too"
+            "thread used the environment, make another one"
         )
     return mark

@@ -7,7 +7,7 @@ and images. The rest of the package does everything else (headers, checks, batch
 from __future__ import annotations
 
 import abc
-import contextlib
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,6 +24,8 @@ from plangym_like.states.rows import HEADER_NBYTES, Row
 
 # What ``env.step`` returns.
 EnvStep = tuple[Any, Any, bool, bool, dict[str, Any]]
+# The length of a payload, in the header of its row.
+_USED = struct.Struct("=Q")
 _FLAGS = (bool, np.bool_)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
@@ -43,18 +45,14 @@ def as_reward(reward: Any) -> float:
         if numbers.size == 1 and numbers.dtype.kind in "biufO":
             return float(numbers.item())
     except OverflowError as error:
+        kind = type(reward).__name__
         raise RewardError(
-            f"step returned a reward of class {type(reward).__name__} that is too large for "
-            "float64; return a smaller number, such as the logarithm"
+            f"step returned a reward of class {kind} that is too large for float64"
         ) from error
     except (TypeError, ValueError):
-        numbers = np.empty(0, object)
-    if numbers.dtype.kind in "biuf":
-        told = f"a reward of shape {numbers.shape}; combine them in a wrapper, such as LinearReward"
-    else:
-        hint = "; combine the rewards of several agents" * isinstance(reward, Mapping)
-        told = f"the reward {reward!r}, which is not a number{hint}"
-    raise RewardError(f"step returned {told}")
+        pass
+    hint = "; combine the rewards of several agents" * isinstance(reward, Mapping)
+    raise RewardError(f"step returned the reward {reward!r}, which is not one number{hint}")
 
 
 def as_flag(name: str, flag: Any) -> bool:
@@ -75,10 +73,9 @@ def as_flag(name: str, flag: Any) -> bool:
     """
     if isinstance(flag, _FLAGS) or flag is None:
         return bool(flag)
-    with contextlib.suppress(TypeError, ValueError):
-        one = np.asarray(flag)
-        if one.size == 1 and one.dtype.kind in "biuf":
-            return bool(one.item())
+    one = np.asarray(flag)
+    if one.size == 1 and one.dtype.kind in "biuf":
+        return bool(one.item())
     raise EnvApiError(f"step returned {_shown(flag)} as {name}, which must be True or False")
 
 
@@ -163,8 +160,6 @@ class Simulator(abc.ABC):
         ``"replay"``; `snapshot_note` is the reason.
     frameskip : int or tuple
         The number of frames per action.
-    shown_attributes : tuple of str
-        Attributes of the simulator that are also attributes of the environment.
     fewest_rows : int
         The smallest number of rows for which stepping all rows at once is faster than using one
         environment per row; used only if `steps_batches` is true.
@@ -196,7 +191,6 @@ class Simulator(abc.ABC):
     snapshot: str = "native"
     snapshot_note: str = ""
     frameskip: int | tuple[int, int] = 1
-    shown_attributes: ClassVar[tuple[str, ...]] = ()
     fewest_rows: ClassVar[int] = 8
     step_row_moves: ClassVar[bool] = False
 
@@ -244,9 +238,6 @@ class Simulator(abc.ABC):
     @abc.abstractmethod
     def reseed(self, seed: int) -> None:
         """Replace every random generator that affects later steps with one made from `seed`."""
-
-    def suggest_faster(self) -> None:
-        """Log how states could be saved in less time, if that is known."""
 
     def renew(self) -> None:
         """Undo changes made by batches and by tests of exactness.
@@ -363,7 +354,7 @@ class Simulator(abc.ABC):
         """Write the current state into `row` ``(state_nbytes,)``, which already has a header."""
         used = self.read(row[HEADER_NBYTES:])
         if used is not None:
-            row[16:24].view(np.uint64)[0] = used
+            _USED.pack_into(row.data, 16, used)
             row[HEADER_NBYTES + used :] = 0
 
     # Images
@@ -372,27 +363,9 @@ class Simulator(abc.ABC):
     def image(self) -> NDArray[np.uint8]:
         """Return an image of the current state, ``(height, width, 3) uint8``."""
 
-    def keep_image(self) -> Any:
-        """Return the current image, so that `give_image` can restore it later.
-
-        Return ``None`` if the image depends on the state alone.
-        """
-        return None
-
-    def give_image(self, image: Any) -> None:
-        """Restore the image that `keep_image` returned for the state just written."""
-
-    def wrapper_names(self) -> Sequence[str]:
-        """Return the names of the wrappers around the environment, outermost first."""
-        names, env = [], self.env
-        while isinstance(env, gymnasium.Wrapper):
-            names.append(type(env).__name__)
-            env = env.env
-        return names
-
     def suspect_wrappers(self) -> Sequence[str]:
         """Return the names of the wrappers that may have state outside the saved rows."""
-        return self.wrapper_names()
+        return ()
 
     def copy_for_audits(self) -> Simulator | None:
         """Return a copy in which audits step rows, or ``None`` if audits use this simulator."""

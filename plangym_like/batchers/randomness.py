@@ -60,31 +60,22 @@ class RandomStreams:
             )
 
     @contextmanager
-    def in_place(self, *, keep: bool = True) -> Iterator[None]:
-        """Let the code in the ``with`` block draw from the group's random generators.
-
-        With ``keep=False``, the generators are reset after the block, so that the next block draws
-        the same numbers.
-        """
-        if self._own_process and keep and self._states is not None:
+    def in_place(self) -> Iterator[None]:
+        """Let the code in the ``with`` block draw from the group's random generators."""
+        if self._states is None:
+            yield
+            return
+        if self._own_process:
             self._take_the_place()
             yield
             return
         outside = _get_states()
-        if self is RandomStreams._in_place:
-            self._states = outside
-        if self._states is not None:
-            _set_states(self._states)
+        _set_states(self._states)
         try:
             yield
         finally:
-            if self._states is None:
-                if not keep:
-                    _set_states(outside)
-            else:
-                if keep:
-                    self._states = _get_states()
-                _set_states(outside)
+            self._states = _get_states()
+            _set_states(outside)
 
     def _take_the_place(self) -> None:
         """Install the group's states globally until another group installs its own."""

@@ -13,9 +13,9 @@ from plangym_like.results import Future
 
 
 class TensorFuture:
-    """The result of a batch as tensors, with the interface of `concurrent.futures.Future`.
+    """The result of a batch as tensors; calling the future is the same as calling `result`.
 
-    Calling the future is the same as calling `result`.
+    All other methods and attributes are those of the environment's `Future`.
 
     Parameters
     ----------
@@ -48,21 +48,10 @@ class TensorFuture:
 
     __call__ = result
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the batch and return its exception, if any; see `Future.exception`."""
-        return self._future.exception(timeout)
-
-    def done(self) -> bool:
-        """Return whether the batch is over, without waiting."""
-        return self._future.done()
-
-    def cancel(self) -> bool:
-        """Cancel the batch; return False if it was already over."""
-        return self._future.cancel()
-
-    def cancelled(self) -> bool:
-        """Return whether the batch was cancelled."""
-        return self._future.cancelled()
+    def __getattr__(self, name: str) -> Any:
+        if name == "_future":  # while this object is being copied or unpickled
+            raise AttributeError(name)
+        return getattr(self._future, name)
 
 
 class TensorBatcher:
@@ -116,10 +105,7 @@ class TensorBatcher:
         states: Any = None,
         dt: Any = 1,
         return_state: bool | None = None,
-        *,
-        seeds: Any = None,
-        blocking: bool = True,
-        on_error: str = "raise",
+        **options: Any,
     ) -> Any:
         """Step N states, each with its own action; see `PlanEnv.step_batch`.
 
@@ -128,13 +114,11 @@ class TensorBatcher:
         actions : tensor ``(N, *action_shape)``, tree of tensors, or one action for all rows
         states : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
             ``None`` applies every action to the env's current state.
-        dt, seeds : int or tensor ``(N,)``
-            As in `PlanEnv.step_batch`.
-        blocking : bool
-            ``False`` returns a `TensorFuture`. You may overwrite the arguments as soon as this call
-            has returned.
-        on_error : {"raise", "mask"}
-            As in `PlanEnv.step_batch`.
+        dt : int or tensor ``(N,)``
+        options
+            The other arguments of `PlanEnv.step_batch`; ``seeds`` may be a tensor. With
+            ``blocking=False``, the result is a `TensorFuture`, and you may overwrite the arguments
+            as soon as this call has returned.
 
         Returns
         -------
@@ -147,28 +131,9 @@ class TensorBatcher:
         InputError, StateError
             An argument is invalid; no row has been stepped.
         """
-        return self._call(
-            self.env.step_batch,
-            blocking,
-            actions,
-            states,
-            dt,
-            return_state,
-            seeds=seeds,
-            on_error=on_error,
-        )
+        return self._call(self.env.step_batch, actions, states, dt, return_state, **options)
 
-    def rollout_batch(
-        self,
-        actions: Any,
-        states: Any = None,
-        dt: Any = 1,
-        *,
-        seeds: Any = None,
-        return_observations: bool = False,
-        blocking: bool = True,
-        on_error: str = "raise",
-    ) -> Any:
+    def rollout_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
         """Step N states T times, with actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
 
         Returns
@@ -176,16 +141,7 @@ class TensorBatcher:
         Rollout
             With tensors instead of arrays.
         """
-        return self._call(
-            self.env.rollout_batch,
-            blocking,
-            actions,
-            states,
-            dt,
-            seeds=seeds,
-            return_observations=return_observations,
-            on_error=on_error,
-        )
+        return self._call(self.env.rollout_batch, actions, states, dt, **options)
 
     def get_state(self) -> torch.Tensor:
         """Return the env's current state, ``(state_nbytes,) uint8``."""
@@ -209,11 +165,11 @@ class TensorBatcher:
     def __repr__(self) -> str:
         return f"TensorBatcher({self.env!r}, device={str(self.device)!r})"
 
-    def _call(self, method: Callable[..., Any], blocking: bool, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         given = [_arrays(argument) for argument in args]
-        named = {name: _arrays(argument) for name, argument in kwargs.items()}
-        result = method(*given, **named, blocking=blocking)
-        return self._tensors(result) if blocking else TensorFuture(result, self._tensors)
+        result = method(*given, **{name: _arrays(value) for name, value in options.items()})
+        is_done = options.get("blocking", True)
+        return self._tensors(result) if is_done else TensorFuture(result, self._tensors)
 
     def _tensors(self, value: Any) -> Any:
         """Convert the arrays and NumPy numbers in a tree to tensors on the device."""

@@ -1,4 +1,4 @@
-"""Trees of tensors: make, convert and move them; `TimeBuffer`, the steps of lanes in time order.
+"""Trees of tensors: make, convert and move them.
 
 >>> from plangym_like.vector.tree import layout_of, take
 >>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
@@ -14,16 +14,15 @@ buffers take.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from plangym_like.errors import ActionError, InputError
-from plangym_like.vector.tree import Leaf, named_parts, tree_leaves, tree_map
+from plangym_like.vector.tree import Leaf, named_parts, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -184,126 +183,6 @@ def _widens(dtype: torch.dtype, target: torch.dtype) -> bool:
     return dtype is target or torch.promote_types(dtype, target) is target
 
 
-# A growing buffer starts with at most this much memory; its users double it when it is full.
-_FIRST_NBYTES = 2**20
-_FEWEST_STEPS = 32
-# Integers of the same size, for dtypes that NumPy does not have.
-_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-class _Column(NamedTuple):
-    """One tensor ``(T, B, ...)`` as an array that NumPy can write to."""
-
-    array: NDArray[Any]
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    written_as: torch.dtype
-
-
-class TimeBuffer:
-    """The steps of B lanes: a tree of tensors ``(T, B, ...)`` that is written one step at a time.
-
-    All steps have the same fields, shapes and dtypes as the first step.
-
-    Parameters
-    ----------
-    tensors : tree of CPU Tensor ``(T, B, ...)``
-        The memory. It may be shared with other processes.
-
-    Attributes
-    ----------
-    tensors : tree of Tensor
-    arrays : tree of array
-        NumPy arrays that share memory with `tensors`; see `as_arrays`.
-    capacity : int
-        The number of steps that the memory can hold, T.
-    num_steps : int
-        The number of steps written so far. The code that writes to the buffer sets it.
-    """
-
-    def __init__(self, tensors: Any) -> None:
-        self.num_steps = 0
-        self._use(tensors)
-
-    @classmethod
-    def growing(cls, layout: Any, num_lanes: int, num_steps: int = 0) -> TimeBuffer:
-        """Return an empty buffer that `make_room` can enlarge.
-
-        Parameters
-        ----------
-        layout : tree of Leaf
-            The layout of one step of one lane.
-        num_steps : int
-            The expected number of steps. If they need more than 1 MiB, the buffer begins smaller.
-        """
-        step_nbytes = num_lanes * sum(
-            math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree_leaves(layout)
-        )
-        fitting = _FIRST_NBYTES // max(step_nbytes, 1)
-        capacity = max(1, min(max(num_steps, _FEWEST_STEPS), fitting))
-        return cls(empty(layout, (capacity, num_lanes)))
-
-    def _use(self, tensors: Any) -> None:
-        self.tensors = tensors
-        self.arrays = as_arrays(tensors)
-        self._columns = {path: _column(tensor) for path, tensor in named_leaves(tensors)}
-        self._arrays = [column.array for column in self._columns.values()]
-        self.capacity = len(self._arrays[0]) if self._arrays else 0
-
-    def make_room(self, num_steps: int) -> None:
-        """Make the buffer large enough for `num_steps` steps, and keep the steps already written.
-
-        Tensors that were returned earlier keep their content and do not grow.
-        """
-        if num_steps <= self.capacity:
-            return
-        kept = self.num_steps
-
-        def grown(tensor: torch.Tensor) -> torch.Tensor:
-            new = tensor.new_zeros((num_steps, *tensor.shape[1:]))
-            new[:kept] = tensor[:kept]
-            return new
-
-        self._use(tree_map(grown, self.tensors))
-
-    def row(self, t: int) -> list[NDArray[Any]]:
-        """Return the arrays ``(B, ...)`` of step `t`, in the order of the leaves."""
-        return [array[t] for array in self._arrays]
-
-    def write(self, t: int, lanes: NDArray[np.integer[Any]], step: Any) -> None:
-        """Write `step` as step `t` of `lanes`.
-
-        Parameters
-        ----------
-        lanes : array of int ``(n,)``
-        step : tree of Tensor ``(n, ...)``
-
-        Raises
-        ------
-        InputError
-            A field is missing or new, or its shape or dtype differs from the first step's.
-        """
-        num_written = 0
-        for path, value in named_leaves(step):
-            column = self._columns.get(path)
-            if (
-                column is None
-                or value.dtype is not column.dtype
-                or value.shape[1:] != column.shape
-                or value.shape[0] != len(lanes)
-            ):
-                raise _changed(path, value, column, len(lanes))
-            value = value.detach()
-            if column.written_as is not column.dtype:
-                value = value.contiguous().view(column.written_as)
-            column.array[t, lanes] = value.cpu().numpy()
-            num_written += 1
-        if num_written != len(self._columns):
-            written = {path for path, _ in named_leaves(step)}
-            missing = sorted("/".join(path) for path in self._columns.keys() - written)
-            raise InputError(f"fields of the first step are missing: {missing}")
-
-
 def named_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the leaves of a tree in order, each with its path; parts of a tuple are numbered.
 
@@ -321,29 +200,6 @@ def named_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
             yield (*path, key), part
         else:
             yield from named_leaves(part, (*path, key))
-
-
-def _column(tensor: torch.Tensor) -> _Column:
-    shape = tuple(tensor.shape[2:])
-    try:
-        return _Column(tensor.numpy(), tensor.dtype, shape, tensor.dtype)
-    except TypeError:
-        same_size = _SAME_SIZE[tensor.dtype.itemsize]
-        return _Column(tensor.view(same_size).numpy(), tensor.dtype, shape, same_size)
-
-
-def _changed(
-    path: tuple[str, ...], value: torch.Tensor, column: _Column | None, num_lanes: int
-) -> InputError:
-    name = "/".join(path)
-    if column is None:
-        return InputError(
-            f"{name!r} was not in the first step; all steps must have the same fields"
-        )
-    return InputError(
-        f"{name!r} is {value.dtype} of shape {tuple(value.shape)}; as in the first step it must "
-        f"be {column.dtype} of shape {(num_lanes, *column.shape)}: a row per running environment"
-    )
 
 
 # Tensordicts
@@ -375,7 +231,7 @@ def as_transitions(
 
     def entries(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            name: tree[..., None] if name in _NUMBERS and tree.ndim == 2 else _named(tree)
+            name: tree[..., None] if name in _NUMBERS and tree.ndim == 2 else as_named(tree)
             for name, tree in fields.items()
         }
 
@@ -412,6 +268,7 @@ def as_observation(tree: Any) -> dict[str, Any]:
     return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
 
 
-def _named(tree: Any) -> Any:
+def as_named(tree: Any) -> Any:
+    """Return a tree as nested dicts with text as keys; parts of a tuple are numbered."""
     parts = named_parts(tree)
-    return tree if parts is None else {name: _named(part) for name, part in parts.items()}
+    return tree if parts is None else {name: as_named(part) for name, part in parts.items()}

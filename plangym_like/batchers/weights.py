@@ -142,7 +142,7 @@ def load_weights(actor: torch.nn.Module, tree: Any) -> None:
     RuntimeError
         The numbers, shapes or dtypes of the weights differ.
     """
-    own = list(_weights(actor))
+    own = _weights(actor)
     form = [(weight.shape, weight.dtype) for weight in own]
     if form != [(weight.shape, weight.dtype) for weight in tree["weights"]]:
         raise RuntimeError(
@@ -160,21 +160,12 @@ def _tree_of(actor: torch.nn.Module) -> dict[str, Any]:
     return {"training": flags, "weights": [weight.detach() for weight in _weights(actor)]}
 
 
-def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Yield every parameter and buffer once, in the order of the modules."""
-    seen: set[int] = set()
-    for module in actor.modules():
-        for held in (module._parameters, module._buffers):
-            for weight in held.values():
-                if weight is not None and id(weight) not in seen:
-                    seen.add(id(weight))
-                    yield weight
+def _weights(actor: torch.nn.Module) -> list[torch.Tensor]:
+    return [*actor.parameters(), *actor.buffers()]
 
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Return whether two tensors are equal; if they hold NaN, whether their bytes are equal."""
+    """Return whether two tensors are equal; NaN equals NaN."""
     if new.dtype != old.dtype or new.shape != old.shape:
         return False
-    return torch.equal(new, old) or torch.equal(
-        *(each.contiguous().view(-1).view(torch.uint8) for each in (new, old))
-    )
+    return torch.equal(new, old) or torch.allclose(new, old, rtol=0, atol=0, equal_nan=True)

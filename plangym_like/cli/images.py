@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from plangym_like import registry
 from plangym_like.errors import MissingExtraError
 from plangym_like.planners import Plan
-from plangym_like.states.rows import Row
 from plangym_like.support.lazy_imports import broken_import
 
 _HEIGHT = 240  # of a frame, in pixels
@@ -67,7 +66,8 @@ def draw_curve(path: Path, plan: Plan, title: str, label: str) -> None:
 def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -> float:
     """Reset with `seed`, follow the plan, and write a GIF of this episode; return its score.
 
-    At most 300 frames, evenly spread, are drawn, so that long episodes do not take too long.
+    The GIF has one frame for each action. At most 300 frames, evenly spread, are drawn, so that
+    long episodes do not take too long.
     """
     from tqdm import tqdm
 
@@ -75,7 +75,7 @@ def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -
     with registry.make(
         name, **{"render_mode": "rgb_array", "audit": "off", **kwargs, "autoreset": False}
     ) as env:
-        shown = _one_by_one(plan, env.reset(seed=seed).state)
+        shown = replace(plan, state=env.reset(seed=seed).state)
         count = len(shown)
         chosen = set(np.linspace(0, count, min(_FRAMES, count + 1)).astype(int))
         frames, score = [_small(env.get_image())], 0.0
@@ -92,22 +92,6 @@ def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -
                     break
     _write_gif(path, frames)
     return score
-
-
-def _one_by_one(plan: Plan, start: Row) -> Plan:
-    """Return a copy of `plan` that begins at `start` and has ``dt=1`` for every action.
-
-    An action that is held for several steps is repeated instead. The array of rewards stays as it
-    is, with one reward for each action of `plan`.
-    """
-    actions = np.repeat(plan.actions, plan.dt, axis=0)
-    seeds = None
-    if plan.seeds is not None:
-        seeds = np.full(len(actions), -1)
-        seeds[np.cumsum(plan.dt) - plan.dt] = plan.seeds
-    return replace(
-        plan, state=start, actions=actions, dt=np.ones(len(actions), np.int64), seeds=seeds
-    )
 
 
 def _small(image: NDArray[np.uint8]) -> Any:

@@ -18,6 +18,9 @@ from plangym_like.cli.arguments import OK, UsageError, add_json, warn
 from plangym_like.cli.planner_classes import options_of, planner_classes
 from plangym_like.registry import FAMILIES, GENERIC, Family
 
+# The extras of families whose ids are not registered in Gymnasium; their modules list them.
+_UNREGISTERED = ("dm-control", "openspiel", "pettingzoo")
+
 
 def add_to(commands: Any) -> None:
     """Add this command to `commands`, the subparsers of the program."""
@@ -40,16 +43,19 @@ def run(chosen: argparse.Namespace) -> int:
         _print_planners(chosen.json)
         return OK
     _register_packages()
-    ids = {family_name(family): ids_of(family) for family in (*FAMILIES, GENERIC)}
+    ids: dict[str, list[str]] = {}
+    extras = {}
+    for family in (*FAMILIES, GENERIC):
+        name = family_name(family)
+        ids[name] = sorted(ids.get(name, []) + ids_of(family))
+        extras[name] = f", with the extra {family.extra}" if family.extra else ""
     if chosen.family is None:
         if chosen.json:
             print(json.dumps(ids))
             return OK
-        for family in (*FAMILIES, GENERIC):
-            name = family_name(family)
-            count = f"{len(ids[name])} ids" if ids[name] else "no known ids"
-            extra = f", with the extra {family.extra}" if family.extra else ""
-            print(f"{name:18s} {count}{extra}")
+        for name, found in ids.items():
+            count = f"{len(found)} ids" if found else "no known ids"
+            print(f"{name:18s} {count}{extras[name]}")
         return OK
     wanted = chosen.family.lower().replace("-", "_")
     if wanted not in ids:
@@ -81,16 +87,17 @@ def _register_packages() -> None:
 
 
 def ids_of(family: Family) -> list[str]:
-    """Return the known ids of a family, in alphabetical order."""
-    if family.place.startswith("dm_control:"):
-        return _suite_ids()
-    if family.extra in ("openspiel", "pettingzoo"):
-        return _games_of(family)
-    return sorted(
+    """Return the known ids of a family."""
+    if family.extra in _UNREGISTERED:
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(f"plangym_like.envs.{family_name(family)}")
+            return [name for name in module.all_ids() if not name.startswith("dm_control/")]
+        return []
+    return [
         spec.id
         for spec in gymnasium.registry.values()
         if _family_of(spec.entry_point) is family and not spec.id.startswith("dm_control/")
-    )
+    ]
 
 
 def _family_of(entry_point: Any) -> Family:
@@ -99,24 +106,6 @@ def _family_of(entry_point: Any) -> Family:
             if family.entry_point and entry_point.startswith(family.entry_point):
                 return family
     return GENERIC
-
-
-def _suite_ids() -> list[str]:
-    try:
-        from plangym_like.envs.dm_control import load_suite
-
-        return sorted(f"{domain}-{task}" for domain, task in load_suite().ALL_TASKS)
-    except ImportError:
-        return []
-
-
-def _games_of(family: Family) -> list[str]:
-    try:
-        module = importlib.import_module(f"plangym_like.envs.{family_name(family)}")
-        found: list[str] = module.all_ids()
-        return found
-    except ImportError:
-        return []
 
 
 def _print_planners(as_json: bool) -> None:

@@ -44,7 +44,7 @@ from plangym_like.cli.planner_classes import find_planner, found_options, kebab,
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import Plan, Planner, Progress, play
-from plangym_like.planners.planner import ProgressBar
+from plangym_like.planners.planner import progress_bar
 from plangym_like.support.lazy_imports import needs_extra
 
 # Files in the folder of a search: the id and seed of the command, and what `Planner.save` writes.
@@ -143,7 +143,7 @@ def run(chosen: argparse.Namespace) -> int:
         else:
             planner = make_planner(find_planner(chosen.planner), env, dict(chosen.option))
         has_bar = importlib.util.find_spec("tqdm") is not None
-        with ProgressBar(planner.name, has_bar) as show, Interrupts() as interrupts:
+        with progress_bar(planner.name, has_bar) as show, Interrupts() as interrupts:
             plan = _search(chosen, planner, interrupts.ending(show))
         replayed = plan.replay(env)
     found = _found(chosen, kebab(planner.name), plan, replayed)

@@ -53,18 +53,16 @@ _BLOCK_SIZES = (16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640
 _CHUNK_NBYTES = 16 * 1024
 # The number of blocks in use on the stack allocator, which is empty between two steps.
 _STACK_ENTRIES = 128 + 0x19210
-# The flags, and the broad phase's tree: its root, its nodes and how many of them there are.
-_FLAGS, _TREE, _NODES, _CAPACITY = 0x19298, 0x192A0, 0x192A8, 0x192B4
+# The flags, and the broad phase's tree: its nodes and how many of them there are.
+_FLAGS, _NODES, _CAPACITY = 0x19298, 0x192A8, 0x192B4
 # The buffers of proxies that moved and of new pairs, both empty between two steps.
 _MOVE_BUFFER, _MOVE_COUNT, _AFTER_BUFFERS = 0x192D0, 0x192DC, 0x192F0
 _CONTACT_COUNT = 0x19300
 # The durations of the last step, which nothing reads.
 _PROFILE = 0x19360
 _NODE_NBYTES, _CONTACT_NBYTES = 40, 208
-# The size class of contacts, which are the only blocks that steps allocate unless they make bodies.
+# The size class of contacts, which are the only blocks that steps allocate.
 _CONTACTS = _BLOCK_SIZES.index(224)
-# The tree of a world to which steps add bodies has room for this many more nodes.
-_SPARE_NODES = 128
 
 # Attributes that hold windows and surfaces; a step or an image makes new ones if they are needed.
 _HANDLES = ("screen", "clock", "surf", "isopen")
@@ -89,10 +87,8 @@ class WorldMemory:
     ----------
     world : Box2D.b2World
         The world after the reset of an episode. This object keeps it alive.
-    grows : bool
-        Whether steps add bodies to the world.
     contacts : int
-        The number of contacts for which the regions have room, unless the world grows.
+        The number of contacts for which the regions have room. Steps make nothing else.
     others : iterable of (int, int)
         The addresses and sizes in bytes of memory outside the world that belongs to its state, in
         multiples of 8 bytes.
@@ -102,25 +98,18 @@ class WorldMemory:
     TooManyContactsError
     """
 
-    def __init__(
-        self, world: Any, others: Iterable[tuple[int, int]], *, grows: bool, contacts: int
-    ) -> None:
+    def __init__(self, world: Any, others: Iterable[tuple[int, int]], contacts: int) -> None:
         self._world = world
         self._at = int(world.this)
-        self._reserve(grows=grows)
+        self._reserve()
         chunks = self._chunks()
-        if not grows:
-            self._limit_contacts(chunks[_CONTACTS], contacts)
+        self._limit_contacts(chunks[_CONTACTS], contacts)
         regions = [*others, (self._at + _FREE_LISTS, 8 * len(_BLOCK_SIZES))]
         regions += [(self._at + _FLAGS, _MOVE_BUFFER - _FLAGS)]
         regions += [(self._at + _AFTER_BUFFERS, _PROFILE - _AFTER_BUFFERS)]
         regions += [(self._pointer(_NODES), _NODE_NBYTES * self._int(_CAPACITY))]
         for kind, addresses in chunks.items():
-            if grows:
-                nbytes = _BLOCK_SIZES[kind]
-                whole = _CHUNK_NBYTES // nbytes * nbytes
-                regions += [(address, whole) for address in addresses]
-            elif kind == _CONTACTS:
+            if kind == _CONTACTS:
                 regions += [(addresses[0], contacts * _BLOCK_SIZES[kind])]
             else:
                 regions += self._used(kind, addresses)
@@ -136,12 +125,11 @@ class WorldMemory:
             [np.arange(nbytes // 8) + (address - start) // 8 for address, nbytes in regions]
         )
         # What stays as it is for as long as the regions hold all that the world uses: the array of
-        # chunks and their number, the nodes, and the free lists of all blocks that no step takes.
+        # chunks and their number, the nodes, and the free lists of all blocks but contacts.
         self._allocator = _words(self._at, _FREE_LISTS + 8 * len(_BLOCK_SIZES))
         self._nodes = ctypes.c_uint64.from_address(self._at + _NODES)
-        taken = range(len(_BLOCK_SIZES)) if grows else (_CONTACTS,)
-        first = _FREE_LISTS // 8 + taken[0]
-        self._before, self._after = slice(0, 8 * first), slice(8 * (first + len(taken)), None)
+        place = _FREE_LISTS + 8 * _CONTACTS
+        self._before, self._after = slice(0, place), slice(place + 8, None)
         self._fixed = self._fixed_now()
         self._moved = ctypes.c_int32.from_address(self._at + _MOVE_COUNT)
         self._stacked = ctypes.c_int32.from_address(self._at + _STACK_ENTRIES)
@@ -177,21 +165,11 @@ class WorldMemory:
     def _pointer(self, offset: int) -> int:
         return ctypes.c_uint64.from_address(self._at + offset).value
 
-    def _reserve(self, *, grows: bool) -> None:
-        """Let the world allocate what steps may need, without changing what it does next.
-
-        The free lists are stacks. So taking blocks and giving them back in the opposite order
-        leaves the order in which they are taken.
-        """
-        library = _library()
+    def _reserve(self) -> None:
+        """Let the world allocate the chunk of contacts, without changing what it does next."""
         if not self._pointer(_FREE_LISTS + 8 * _CONTACTS):
-            block = library.allocate(self._at, _CONTACT_NBYTES)
-            library.free(self._at, block, _CONTACT_NBYTES)
-        if grows:
-            tree = self._at + _TREE
-            nodes = [library.allocate_node(tree) for _ in range(_SPARE_NODES)]
-            for node in reversed(nodes):
-                library.free_node(tree, node)
+            allocate, free = _functions()
+            free(self._at, allocate(self._at, _CONTACT_NBYTES), _CONTACT_NBYTES)
 
     def _chunks(self) -> dict[int, list[int]]:
         """Return the addresses of the allocator's chunks, by size class, in order."""
@@ -243,31 +221,16 @@ def _words(address: int, nbytes: int) -> NDArray[np.uint64]:
     return words
 
 
-class _Library(NamedTuple):
-    """Functions of Box2D that its Python interface does not have."""
-
-    allocate: Any
-    free: Any
-    allocate_node: Any
-    free_node: Any
-
-
 @functools.cache
-def _library() -> _Library:
+def _functions() -> tuple[Any, Any]:
+    """Return the functions of Box2D that allocate and free a block of a world's memory."""
     library = ctypes.CDLL(importlib.import_module("Box2D._Box2D").__file__)
     pointer, number = ctypes.c_void_p, ctypes.c_int32
-    signatures = (
-        ("_ZN16b2BlockAllocator8AllocateEi", pointer, (pointer, number)),
-        ("_ZN16b2BlockAllocator4FreeEPvi", None, (pointer, pointer, number)),
-        ("_ZN13b2DynamicTree12AllocateNodeEv", number, (pointer,)),
-        ("_ZN13b2DynamicTree8FreeNodeEi", None, (pointer, number)),
-    )
-    functions = []
-    for name, result, arguments in signatures:
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-        functions.append(function)
-    return _Library(*functions)
+    allocate = library._ZN16b2BlockAllocator8AllocateEi
+    free = library._ZN16b2BlockAllocator4FreeEPvi
+    allocate.restype, allocate.argtypes = pointer, (pointer, number)
+    free.restype, free.argtypes = None, (pointer, pointer, number)
+    return allocate, free
 
 
 class Image(NamedTuple):
@@ -309,8 +272,7 @@ class Imager:
         self._memory = WorldMemory(
             base.world,
             memory_regions(self._generator),
-            grows=self._parts.grows,
-            contacts=self._parts.contacts,
+            self._parts.contacts,
         )
         self.nbytes = self._parts.nbytes + sum(map(sys.getsizeof, self._attributes))
 
@@ -358,7 +320,6 @@ class _Parts:
 
     # The attribute with the main body, which is a new object after each reset.
     body: str
-    grows = False
     # The number of contacts for which images have room; a chunk has 73 blocks for them.
     contacts = 73
     nbytes = 0
@@ -379,28 +340,13 @@ class _Parts:
 
 
 class _LanderParts(_Parts):
-    """The legs of a lander, and its sparks, which are bodies; there are none without rendering."""
+    """The legs of a lander; it has no sparks unless it is rendered."""
 
     body = "lander"
     contacts = 24
 
-    def __init__(self, base: Any) -> None:
-        super().__init__(base)
-        self.grows = base.render_mode is not None
-
     def attributes(self) -> list[dict[str, Any]]:
         return [vars(leg) for leg in self.base.legs]
-
-    def read(self) -> Any:
-        if not self.grows:
-            return None
-        return [(spark, dict(vars(spark))) for spark in self.base.particles]
-
-    def write(self, parts: Any) -> None:
-        if self.grows:
-            self.base.particles[:] = [spark for spark, _ in parts]
-            for spark, attributes in parts:
-                vars(spark).update(attributes)
 
 
 class _WalkerParts(_Parts):
@@ -483,6 +429,9 @@ def has_images(env: gymnasium.Env[Any, Any]) -> bool:
     if {kind.__name__ for kind in kinds} != {kinds[0].__name__} or kinds[0].__name__ not in _PARTS:
         return False
     wrappers = visible(env)
+    # A lander that is rendered makes sparks, which are bodies.
+    if kinds[0].__name__ == "LunarLander" and innermost(env).render_mode is not None:
+        return False
     known = all(
         is_known(wrapper) and state_names(wrapper) in ((), ("_elapsed_steps",))
         for wrapper in wrappers

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Leaf
-from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.errors import InputError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.chains import note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import kind_of
-from plangym_like.snapshots.known_wrappers import StateOwner, always, columns_of, restart_generators
+from plangym_like.snapshots.known_wrappers import StateOwner, columns_of, restart_generators
 from plangym_like.states.rows import Row, padded
 
 # Bytes reserved for growing data, besides twice the size that they have at first.
@@ -101,14 +100,6 @@ class Codec(abc.ABC):
     def reseed(self, seed: int) -> None:
         """Replace every random generator that this codec saves with one made from `seed`."""
 
-    def settings(self) -> Sequence[Settings]:
-        """Return what steps and resets read but these bytes do not hold; a wrapper may change it.
-
-        If there are wrappers from outside Gymnasium, states with other settings are refused. The
-        result is empty if the bytes hold everything, or if it is not known what they leave out.
-        """
-        return ()
-
     def renew(self) -> None:
         """Undo changes made by trials and batches, before a reset without a current state."""
 
@@ -187,7 +178,7 @@ class AttributeCodec(Codec):
         self._plain_names = tuple(plain_names)
         self.layout = np.dtype(fields)
         names = (*(self.layout.names or ()), *plain_names)
-        self._owner = StateOwner(type(base).__name__, type(base), always(base), names)
+        self._owner = StateOwner(type(base).__name__, base, names)
         self._packing = struct.Struct(letters)
         self._plain_at = self.nbytes = padded(self._packing.size)
         if self._plain_names:
@@ -210,13 +201,6 @@ class AttributeCodec(Codec):
     def place(self, name: str) -> str:
         """Return how messages call the attribute `name`."""
         return f"{type(self._base).__name__}.{name}"
-
-    def held(self) -> Sequence[str]:
-        """Return the names of the environment's attributes that rows hold, or steps do not read."""
-        return [each.name.partition(".")[0] for each in self.attributes]
-
-    def settings(self) -> Sequence[Settings]:
-        return (AttributeSettings(self._base, but=self.held()),)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         return {
@@ -252,10 +236,28 @@ class AttributeCodec(Codec):
         ]
         return {**found, **columns_of(rows)}
 
+    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
+        """Write the attributes in `physics`, by name, into `payload`."""
+        fields: Any = self.fields(payload[None]) if self._sized else None
+        plain = {}
+        for name, value in physics.items():
+            if name in self._plain_names:
+                plain[name] = value
+            elif name not in (self.layout.names or ()):
+                told = ", ".join(each.name for each in self.attributes)
+                raise InputError(f"this state has no field {name!r}; its fields are {told}")
+            else:
+                _put_number(fields[name][0, ...], name, value)
+        if plain:
+            now = dict(zip(self._plain_names, self._plain_values(payload), strict=True))
+            values = *(None for _ in self._sized), *{**now, **plain}.values()
+            self._put_plain(payload, self.encoded(values))
+
     def reseed(self, seed: int) -> None:
         """Restart the random generators that are attributes, except ``np_random``."""
         if self._plain_names:
-            restart_generators([self._owner], vars(self._base).get("_np_random"), seed)
+            own = vars(self._base).get("_np_random")
+            restart_generators(self.values(), [own, self._base], seed)
 
     def read(self, payload: Row) -> None:
         values = self.values()
@@ -332,6 +334,18 @@ class AttributeCodec(Codec):
         if self.scatters:
             scatter_sets(values)
         return values
+
+
+def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
+    """Write `value` to `place`, the field `name`; raise `InputError` if it does not fit."""
+    try:
+        given = np.asarray(value)
+        fits = given.shape == place.shape and bool((given.astype(place.dtype) == given).all())
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise InputError(f"{name} must be {place.dtype}{place.shape}, got {value!r}")
+    place[...] = value
 
 
 def _packing_of(

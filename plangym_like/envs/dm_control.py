@@ -21,7 +21,7 @@ import copy
 import importlib.metadata
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -37,13 +37,11 @@ from plangym_like.envs.kernel import Kernel
 from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot, RobotKernel, put_parts
 from plangym_like.envs.mujoco.physics import (
     EditedArrays,
-    ModelSettings,
     PhysicsCodec,
     model_digest,
 )
 from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import InputError, MissingExtraError
-from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.states.rows import Row
 
@@ -279,7 +277,7 @@ class DmControlCodec(Codec):
         self._env_kwargs = {key: env_kwargs[key] for key in env_kwargs if key not in _DRAWN}
         self.suite, self.task = base.suite_env, base.suite_env.task
         self.model, self._data = base.physics.model.ptr, base.physics.data.ptr
-        changed = self._changing = set[str]()
+        changed = set[str]()
         self._edits = EditedArrays(self.model, self._play(env, changed))
         self.edited = tuple(self._edits.arrays)
         values = {name: getattr(self.task, name) for name in sorted(changed)}
@@ -338,15 +336,6 @@ class DmControlCodec(Codec):
             "mujoco": mujoco.__version__,
             "dm_control": importlib.metadata.version("dm_control"),
         }
-
-    def settings(self) -> Sequence[Settings]:
-        base = self._base
-        return (
-            AttributeSettings(base, ("random", "seeded")),
-            AttributeSettings(self.task, self._changing),
-            AttributeSettings(self.suite, ("_reset_next_step", "_step_count")),
-            ModelSettings(self.model, without=self.edited),
-        )
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return ``qpos``, ``qvel``, ..., ``elapsed_steps`` and the task's numeric attributes.

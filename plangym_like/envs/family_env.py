@@ -18,7 +18,6 @@ from plangym_like.batch.simulator import Simulator
 from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import as_wrappers
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
-from plangym_like.processes.child import is_worker
 from plangym_like.snapshots.chains import close_copy
 from plangym_like.snapshots.trial import TrialOutcome, known_trials
 from plangym_like.support.arguments import name_of, unknown_option
@@ -172,8 +171,6 @@ def _first_exact(
     chosen.snapshot_note = "; ".join([*reasons, note])
     outcome = TrialOutcome("auto", chosen.snapshot_note, way=chosen.snapshot)
     known_trials().note(outcome, (name, kwargs))
-    if chosen.exactness == "exact" and not is_worker():
-        chosen.suggest_faster()
     return chosen
 
 

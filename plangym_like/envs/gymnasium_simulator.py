@@ -49,7 +49,6 @@ from plangym_like.envs.wrapping import (
     wrap,
 )
 from plangym_like.errors import InputError, SnapshotError
-from plangym_like.snapshots.base_settings import BaseSettings
 from plangym_like.snapshots.chain_state import WrapperState, WrapperValues
 from plangym_like.snapshots.chains import close_copy, innermost, libraries_left_open
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -117,8 +116,6 @@ class GymnasiumSimulator(RenderingSimulator):
     _is_copy: bool = False
     # The outcome of the trial; ``None`` until it is known, or if there is none.
     _outcome: TrialOutcome | None = None
-    # The settings of the base, which foreign code may change; ``None`` if there are none.
-    _settings: BaseSettings | None = None
     # Restores the wrappers as they were before the first reset.
     _restore_initial: Callable[[], None] | None = None
 
@@ -172,8 +169,6 @@ class GymnasiumSimulator(RenderingSimulator):
                 self._set_up(env)
             if not self._is_copy:
                 self._note_outcome()
-            if self._settings is not None:
-                self._settings.use()
         except BaseException:
             # Another method may be tried next, and some simulators allow only one instance.
             close_copy(getattr(self, "env", env))
@@ -200,10 +195,6 @@ class GymnasiumSimulator(RenderingSimulator):
         if not self._is_copy:
             self._restore_initial = self.restorer()
         codec = self.codec = self.make_codec()
-        # Other environments of foreign code hold all of their attributes in each row.
-        checked = self._foreign_wrappers or (self._has_foreign_code and not self.always_tried)
-        if checked and (settings := codec.settings()):
-            self._settings = BaseSettings(settings, _remedy(self.other_ways))
         self._generator = random_state.GeneratorMemory(self.base)
         self._generator_at = codec.nbytes
         assert self._generator_at % 8 == 0
@@ -408,9 +399,7 @@ class GymnasiumSimulator(RenderingSimulator):
         InputError
             A name is unknown, or a value does not fit.
         """
-        memory = self.memory
-        has_counter = memory.nbytes and memory.time_limit is not None
-        if has_counter and "elapsed_steps" in physics:
+        if self.memory.nbytes and self.memory.time_limit and "elapsed_steps" in physics:
             steps = as_count("elapsed_steps", physics.pop("elapsed_steps"), 0)
             if steps >= 2**63:
                 raise InputError(f"elapsed_steps must be less than 2**63, got {steps}")
@@ -422,12 +411,7 @@ class GymnasiumSimulator(RenderingSimulator):
     # Reading
 
     def read(self, payload: Row) -> int | None:
-        """Save the base environment, its random generator and the wrappers to `payload`.
-
-        Raise `ChangedSettingError` if a wrapper has changed the settings of the base.
-        """
-        if self._settings is not None:
-            self._settings.check()
+        """Save the base environment, its random generator and the wrappers to `payload`."""
         codec = self.codec
         used = codec.read(payload[: self._generator_at])
         if codec.saves_generator:
@@ -439,12 +423,7 @@ class GymnasiumSimulator(RenderingSimulator):
     # Writing
 
     def write(self, payload: Row) -> None:
-        """Restore the base environment, its random generator and the wrappers from `payload`.
-
-        Raise `ChangedSettingError` if a wrapper has changed the settings of the base.
-        """
-        if self._settings is not None:
-            self._settings.check()
+        """Restore the base environment, its random generator and the wrappers from `payload`."""
         codec = self.codec
         codec.write(payload[: self._generator_at])
         if codec.saves_generator:
@@ -566,14 +545,6 @@ class GymnasiumSimulator(RenderingSimulator):
             transforms = self._transforms
             kernels[kind] = None if transforms is None else checked_kernel(self, transforms, kind)
         return kernels[kind]
-
-
-def _remedy(other_ways: tuple[str, ...]) -> str:
-    """Return what to do about a wrapper that changes what state rows do not hold."""
-    if not other_ways:
-        return "Change it in the constructor of the wrapper, in one environment for each value"
-    ways = " or ".join(f"snapshot={way!r}" for way in other_ways)
-    return f"Make the environment with {ways}, whose rows hold it"
 
 
 def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:

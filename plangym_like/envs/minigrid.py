@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from minigrid.core.grid import Grid
-from minigrid.core.world_object import Ball, Box, Door, Key
+from minigrid.core.world_object import Ball, Box, Door, Key, WorldObj
 from minigrid.envs.babyai.core.verifier import ActionInstr, ObjDesc, SeqInstr
 from minigrid.minigrid_env import MiniGridEnv as MiniGridBase
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.chains import CONSTANT
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import visible
@@ -96,10 +95,6 @@ class MiniGridCodec(AttributeCodec):
             "generator": "behind the episode",
         }
 
-    def settings(self) -> Sequence[Settings]:
-        """Return nothing: only MiniGrid's own code runs, and the rows hold what it changes."""
-        return ()
-
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return ``step_count`` and ``agent_dir``, ``(N,)``, and ``agent_pos`` ``(N, 2)``."""
         fields = self.fields(payloads)
@@ -113,8 +108,10 @@ class MiniGridCodec(AttributeCodec):
         base, episode = self._base, self._episode
         changes = None if episode is None else episode.changes(base)
         if episode is None or changes is None:
-            episode = self._keep(Episode.of(base))
+            episode = Episode.of(base)
             changes = episode.changes(base)
+        if self._recent.get(episode.data) is not episode:
+            self._keep(episode)
         place = _place(base.agent_pos)
         if place is None or type(base.agent_dir) not in _NUMBERS:
             raise SnapshotError(
@@ -127,6 +124,8 @@ class MiniGridCodec(AttributeCodec):
     def put(self, values: Sequence[Any]) -> None:
         base, episode = self._base, self._episode
         base.step_count, direction, x, y, kinds, data, changes = values
+        if episode is not None and self._recent.get(episode.data) is not episode:
+            self._keep(episode)
         if episode is None or episode.data != data:
             episode = self._recent.get(data)
             episode = self._keep(Episode.decoded(base, data) if episode is None else episode)
@@ -139,7 +138,7 @@ class MiniGridCodec(AttributeCodec):
 
     def begin(self) -> None:
         """Record the state after a reset as the beginning of the episode."""
-        self._keep(Episode.of(self._base))
+        self._episode = Episode.of(self._base)
 
     def encoded(self, values: Sequence[Any]) -> bytes:
         *_, episode, changes = values
@@ -172,34 +171,57 @@ class Episode:
         The attributes of the environment that belong to the episode.
     objects : list
         The environment, and all of MiniGrid's objects that its attributes refer to.
-    data : bytes
-        The attributes of all objects.
+    data : bytes, optional
+        The attributes of all objects; by default, they are encoded when they are first needed.
     """
 
-    def __init__(self, attributes: dict[str, Any], objects: list[Any], data: bytes) -> None:
-        self.data, self._objects = data, objects
+    def __init__(
+        self, attributes: dict[str, Any], objects: list[Any], data: bytes | None = None
+    ) -> None:
+        self._data, self._objects = data, objects
         self._attributes = attributes
-        self._numbers = {id(thing): number for number, thing in enumerate(objects)}
         self._grid: Any = attributes["grid"]
         self._cells = list(self._grid.grid)
-        # The attributes of an object, the name of one that steps may replace, and its first value.
-        self._first: list[tuple[dict[str, Any], str, Any]] = []
+        # An object, the name of an attribute that steps may replace, and its first value.
+        self._first: list[tuple[Any, str, Any]] = []
         for thing in objects:
-            owned = attributes if thing is objects[0] else vars(thing)
             for name in _changing(thing.__class__):
-                if name in owned:
-                    self._first.append((vars(thing), name, owned[name]))
-        changing = {name for place, name, _ in self._first if place is vars(objects[0])}
+                if thing is objects[0]:
+                    self._first.append((thing, name, attributes[name]))
+                elif hasattr(thing, name):
+                    self._first.append((thing, name, getattr(thing, name)))
+        changing = {name for thing, name, _ in self._first if thing is objects[0]}
         self._names = vars(objects[0]).keys() | attributes.keys()
         self._others = [(n, value) for n, value in attributes.items() if n not in changing]
 
+    @functools.cached_property
+    def _numbers(self) -> dict[int, int]:
+        """The number of each object, by its ``id``."""
+        return {id(thing): number for number, thing in enumerate(self._objects)}
+
     # The bytes of an episode
+
+    @property
+    def data(self) -> bytes:
+        """The attributes that all objects had at first."""
+        if self._data is None:
+            base, cells = self._objects[0], self._grid.grid
+            now, cells_now = dict(vars(base)), list(cells)
+            values = [getattr(thing, name) for thing, name, _ in self._first]
+            self.restore(base, _NOTHING)
+            self._data = _encoded(self._objects)
+            for (thing, name, _), value in zip(self._first, values, strict=True):
+                setattr(thing, name, value)
+            cells[:] = cells_now
+            vars(base).clear()
+            vars(base).update(now)
+        return self._data
 
     @classmethod
     def of(cls, base: Any) -> Episode:
         """Return the present episode of `base`, beginning with its present state."""
-        objects = _objects(base)
-        return cls(_held(base), objects, _encoded(objects))
+        attributes = _held(base)
+        return cls(attributes, _objects(base, attributes))
 
     @classmethod
     def decoded(cls, base: Any, data: bytes) -> Episode:
@@ -247,8 +269,8 @@ class Episode:
                     return None
                 codes += (place, number)
             codes[0] = len(codes) // 2
-        for number, (owned, name, first) in enumerate(self._first):
-            value = owned[name]
+        for number, (thing, name, first) in enumerate(self._first):
+            value = getattr(thing, name)
             if value is not first:
                 code = self._code(value)
                 if code is None:
@@ -265,8 +287,8 @@ class Episode:
         attributes.update(self._attributes)
         cells, first, objects = self._grid.grid, self._first, self._objects
         cells[:] = self._cells
-        for owned, name, value in first:
-            owned[name] = value
+        for thing, name, value in first:
+            setattr(thing, name, value)
         if changes == _NOTHING:
             return
         codes = struct.unpack(f"<{len(changes) // 2}h", changes)
@@ -274,8 +296,9 @@ class Episode:
         for place, number in zip(codes[1:at:2], codes[2:at:2], strict=True):
             cells[place] = objects[number] if number else None
         while at < len(codes):
-            owned, name, _ = first[codes[at]]
-            owned[name], at = self._value(codes, at + 1)
+            thing, name, _ = first[codes[at]]
+            value, at = self._value(codes, at + 1)
+            setattr(thing, name, value)
 
     def _code(self, value: Any) -> Sequence[int] | None:
         """Return `value` as codes; ``None`` if that is not possible."""
@@ -401,12 +424,11 @@ def _held(base: Any) -> dict[str, Any]:
     }
 
 
-def _objects(base: Any) -> list[Any]:
-    """Return `base` and all of MiniGrid's objects in its attributes, in the order of a walk."""
+def _objects(base: Any, attributes: dict[str, Any]) -> list[Any]:
+    """Return `base` and all of MiniGrid's objects in its `attributes`, in the order of a walk."""
     found, seen = [base], {id(base)}
     for thing in found:
-        owned = _held(base) if thing is base else vars(thing)
-        values = [owned[name] for name in sorted(owned)]
+        values = list(attributes.values()) if thing is base else _values(thing)
         for value in values:
             kind: Any = type(value)
             if kind is list or kind is tuple:
@@ -415,6 +437,20 @@ def _objects(base: Any) -> list[Any]:
                 seen.add(id(value))
                 found.append(value)
     return found
+
+
+def _values(thing: Any) -> list[Any]:
+    """Return the values of an object's attributes that may refer to others, in order of names.
+
+    Python 3.11 reads the attributes of an object more slowly once its dict has been asked for, so
+    the dicts of grids and of the objects in their cells are not.
+    """
+    if isinstance(thing, WorldObj):
+        return [thing.contains]
+    if isinstance(thing, Grid):
+        return list(thing.grid)
+    owned = vars(thing)
+    return [owned[name] for name in sorted(owned)]
 
 
 def _encoded(objects: list[Any]) -> bytes:

@@ -4,15 +4,15 @@ The state consists of all attributes of the environment and its wrappers, except
 windows (see `plangym_like.snapshots.chain_pickle`). When the environment is made, it is saved,
 stepped, restored and stepped again; if the results differ, a `SnapshotError` is raised.
 
-A pickle does not keep the order in which a set is iterated. Sets of texts are written in sorted
-order, so that the bytes of a row do not depend on the hashes of a process. Nearly all environments
-only ask whether a set holds an item. To find the others, the trial restores each set in another
-order, and so does the copy in which audits step. An environment is approximate if it has a set of
-objects that hash by their address.
+A pickle does not keep the order in which a set is iterated. Nearly all environments only ask
+whether a set holds an item. To find the others, the trial restores each set in another order, and
+so does the copy in which audits step. An environment is approximate if it has a set of objects that
+hash by their address.
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, a keyed hash of the
 pickle, is checked first. Only this session and its workers have the key. Two rows of the same state
-may differ in a few bytes, because a pickle records whether two equal strings are one object.
+may differ in a few bytes, because a pickle records the order of sets, and whether two equal strings
+are one object.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ from plangym_like.errors import (
     StateFormatError,
     UntrustedStateError,
 )
+from plangym_like.processes.child import is_worker
 from plangym_like.snapshots.chain_pickle import ChainPickle
-from plangym_like.snapshots.chains import close_copy, links
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.known_wrappers import columns_of
@@ -52,13 +53,13 @@ from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key
 
-_LENGTH = struct.Struct("<Q")
 _TAG_NBYTES = 16
-_START = _LENGTH.size + _TAG_NBYTES
+# The length of the pickle, and its tag.
+_HEAD = struct.Struct(f"<Q{_TAG_NBYTES}s")
 _SLACK = 1024
 
 logger = logging.getLogger("plangym_like")
-# The classes for which `PickledSimulator.suggest_faster` was called.
+# The classes that `PickledSimulator._suggest_faster` has measured.
 _seen: set[type] = set()
 
 
@@ -95,7 +96,7 @@ class PickleCodec(Codec):
     ) -> None:
         self._env, self._name, self._allow_pickle = env, name, allow_pickle
         self.pickle = ChainPickle(env)
-        needed = _START + self._longest(steps)
+        needed = _HEAD.size + self._longest(steps)
         if capacity is None:
             # A power of two, so that small differences between processes do not change the width.
             capacity = 1 << (2 * needed + _SLACK - 1).bit_length()
@@ -130,8 +131,7 @@ class PickleCodec(Codec):
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the environment's attributes that are numbers or arrays, each ``(N, ...)``."""
-        base = self.pickle.owners[-1]
-        return columns_of([dict(base.items(self._values(row)[-1])) for row in payloads])
+        return columns_of([self._values(row)[-1] for row in payloads])
 
     def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return where two payloads first differ in their values, and the two values.
@@ -149,10 +149,10 @@ class PickleCodec(Codec):
     def read(self, payload: Row) -> int:
         """Write length, tag and pickle into `payload`; return the number of bytes used."""
         data = self.pickle.encoded()
-        used, memory = _START + len(data), payload.data
+        used, memory = _HEAD.size + len(data), payload.data
         if used > len(memory):
             raise _too_small(used, len(memory))
-        memory[:used] = b"".join((_LENGTH.pack(len(data)), _tag(data), data))
+        memory[:used] = _HEAD.pack(len(data), _tag(data)) + data
         return used
 
     def write(self, payload: Row) -> None:
@@ -165,19 +165,18 @@ class PickleCodec(Codec):
         StateFormatError
             The row is damaged; nothing has changed.
         """
-        self.pickle.restore(self._values(payload))
+        self.pickle.restore(self.pickle.decoded(self._checked(payload)))
 
-    def _values(self, payload: Row) -> list[Any]:
+    def _values(self, payload: Row) -> list[dict[str, Any]]:
         return self.pickle.decoded(self._checked(payload))
 
     def _checked(self, payload: Row) -> bytes:
         """Return the pickle in `payload`; check its tag first, unless `allow_pickle` is true."""
         memory = payload.data
-        (length,) = _LENGTH.unpack_from(memory)
-        if length > len(memory) - _START:
+        length, tag = _HEAD.unpack_from(memory)
+        if length > len(memory) - _HEAD.size:
             raise StateFormatError("the pickle in a state row is damaged: its length is wrong")
-        data = bytes(memory[_START : _START + length])
-        tag = bytes(memory[_LENGTH.size : _START])
+        data = memory[_HEAD.size : _HEAD.size + length].tobytes()
         if not self._allow_pickle and not hmac.compare_digest(tag, _tag(data)):
             raise UntrustedStateError(
                 "a state row holds a pickle that was not made in this session; unpickling it could "
@@ -241,6 +240,16 @@ class PickledSimulator(GymnasiumSimulator):
             allow_pickle=self._allow_pickle,
         )
 
+    # Neither looks for settings, which rows hold, or for other parts of rows.
+
+    def read(self, payload: Row) -> int:
+        """Save the environment and its wrappers to `payload`; return the number of bytes used."""
+        return self.codec.read(payload)
+
+    def write(self, payload: Row) -> None:
+        """Restore the environment and its wrappers from `payload`."""
+        self.codec.write(payload)
+
     def make_memory(self) -> ChainPickle:
         """Return the codec's `ChainPickle`, which saves the wrappers as well."""
         return self.codec.pickle
@@ -248,7 +257,10 @@ class PickledSimulator(GymnasiumSimulator):
     def _run_trial(self) -> str:
         """Run the trial; its errors say that they are about a pickle."""
         try:
-            return super()._run_trial()
+            note = super()._run_trial()
+            if not note and not is_worker():
+                self._suggest_faster()
+            return note
         except StateFormatError as error:
             raise SnapshotError(f"a pickle of it cannot be loaded: {error.__cause__}") from error
         except SnapshotError:
@@ -262,10 +274,10 @@ class PickledSimulator(GymnasiumSimulator):
                 f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
             ) from error
 
-    def suggest_faster(self) -> None:
+    def _suggest_faster(self) -> None:
         """Log how much time ``state_attributes`` would save, if that is more than a step takes.
 
-        Each class is measured once, in a second copy of its environment, unless it is installed.
+        Each class is measured once. An installed one is not, because its user cannot change it.
         """
         kind = type(self.base)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
@@ -274,20 +286,12 @@ class PickledSimulator(GymnasiumSimulator):
         if file.startswith(sysconfig.get_path("purelib")):
             return
         _seen.add(kind)
-        # If a step of the copy fails, there is nothing to suggest.
-        with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
-            other = self.second_copy()
-            if other is None:
-                return
-            stack.callback(close_copy, other)
-            row: Row = np.zeros(other.payload_nbytes, np.uint8)
-            saving = min(
-                _seconds(lambda: other.read(row), lambda: other.write(row)) for _ in range(3)
-            )
-            space = copy.deepcopy(other.action_space)
-            space.seed(0)
-            action = space.sample()
-            step = _seconds(lambda: other.step(action, 1))
+        row: Row = np.zeros(self.payload_nbytes, np.uint8)
+        saving = min(_seconds(lambda: self.read(row), lambda: self.write(row)) for _ in range(3))
+        action = copy.deepcopy(self.action_space).sample()
+        # If the step fails, there is nothing to suggest.
+        with contextlib.suppress(Exception):
+            step = _seconds(lambda: self.step(action, 1))
             if saving > step:
                 logger.warning(
                     "%s is saved as a pickle. Stepping it from a state takes %.0f us here, %.0f us "

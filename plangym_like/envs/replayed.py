@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.wrapping import NothingSaved, check_is_new, is_plain, spaces_of
+from plangym_like.envs.wrapping import NothingSaved, check_is_new, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
-from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change
+from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
 from plangym_like.snapshots.chains import chain, close_copy, innermost, links, note_on_sets
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import attributes, differing_attributes
@@ -49,7 +49,6 @@ from plangym_like.support.arguments import as_count
 
 _LENGTH = struct.Struct("=Q")
 _HEAD = _LENGTH.size + DIGEST_NBYTES
-_ELAPSED = "_elapsed_steps"
 _START_NBYTES = 256  # bytes for the entry of a reset with options
 _STEPS = 1000
 
@@ -89,9 +88,6 @@ class ReplayCodec(Codec):
         self._steps, self._step_nbytes, self._episode = steps, step_nbytes, episode
         self._carried_nbytes = carried_nbytes
         self.nbytes = padded(_HEAD + _START_NBYTES + carried_nbytes + steps * step_nbytes)
-        limits = [at for at, link in enumerate(chain(proxy.env)) if isinstance(link, TimeLimit)]
-        # The position of the only time limit in the chain, if nothing else changes the step count.
-        self._limit = limits[0] if len(limits) == 1 and is_plain(proxy.env) else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the class, callable and package version, and the digest of an episode."""
@@ -107,35 +103,13 @@ class ReplayCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``n_actions`` ``(N,)``, the number of actions since the reset.
+        """Return ``n_actions`` ``(N,)``, the number of actions since the reset."""
+        counts = [self._count(_unpack(payload)[0]) for payload in payloads]
+        return {"n_actions": np.array(counts, np.int64)}
 
-        ``elapsed_steps`` ``(N,)`` is the step count of the time limit, if there is one and if no
-        other wrapper changes it.
-        """
-        counts = np.array([self._counts(_unpack(payload)[0]) for payload in payloads], np.int64)
-        named = {"n_actions": counts[:, 0]}
-        return named if self._limit is None else {**named, "elapsed_steps": counts[:, 1]}
-
-    def _counts(self, log: bytes) -> tuple[int, int]:
-        """Return the number of actions in `log`, and the step count of the time limit."""
-        actions = elapsed = 0
-        for tag, value, _ in self._logs.entries(log):
-            if tag in ACTIONS:
-                actions, elapsed = actions + 1, elapsed + 1
-            elif tag == CHANGE and value[:2] == (self._limit, _ELAPSED):
-                elapsed = value.value
-        return actions, elapsed
-
-    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Set the step count of the time limit, ``elapsed_steps``; there are no other fields."""
-        if self._limit is None or physics.keys() != {"elapsed_steps"}:
-            super().build_state(payload, physics)
-        steps = as_count("elapsed_steps", physics["elapsed_steps"], 0)
-        log, trace_digest = _unpack(payload)
-        assert self._limit is not None
-        self._pack(
-            payload, log + self._logs.change(Change(self._limit, _ELAPSED, steps)), trace_digest
-        )
+    def _count(self, log: bytes) -> int:
+        """Return the number of actions in `log`."""
+        return sum(tag in ACTIONS for tag, *_ in self._logs.entries(log))
 
     def read(self, payload: Row) -> None:
         """Write length, digest and action log into `payload`.
@@ -150,19 +124,16 @@ class ReplayCodec(Codec):
         log, trace_digest = self._proxy.log, self._proxy.trace_digest
         if not trace_digest:
             raise SnapshotError("the environment has no state yet: it has not been reset")
-        self._pack(payload, log, trace_digest)
-        self._proxy.keep()
-
-    def _pack(self, payload: Row, log: bytes, trace_digest: bytes) -> None:
         end = _HEAD + len(log)
         if end > len(payload):
             raise self._too_large(log, len(payload) - _HEAD)
         payload.data[:end] = _LENGTH.pack(len(log)) + trace_digest + log
         payload[end:] = 0
+        self._proxy.keep()
 
     def _too_large(self, log: bytes, room: int) -> StateCapacityError:
         """Return the error for a `log` that does not fit into `room` bytes."""
-        steps, _ = self._counts(log)
+        steps = self._count(log)
         if steps > self._steps:
             return StateCapacityError(
                 f"a state row is sure to have room for {self._steps} steps since the reset, but "
@@ -201,8 +172,7 @@ class ReplayCodec(Codec):
 
     def renew(self) -> None:
         """Drop the current state; the next episode begins with a fresh random generator."""
-        self._proxy.clear()
-        self._proxy.forget()
+        self._proxy.renew()
         self._proxy.cache.replayed = 0
 
 
@@ -345,11 +315,6 @@ class ReplayedSimulator(GymnasiumSimulator):
         is_new = not self._proxy.seeds_only
         self._proxy.seeds_only = True
         return is_new
-
-    def renew(self) -> None:
-        """Return to the first copy, which has never been reset."""
-        self._proxy.show_first()
-        super().renew()
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return an attribute in which the states of two payloads differ, and both values.

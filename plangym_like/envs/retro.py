@@ -25,7 +25,7 @@ import importlib.metadata
 import json
 import struct
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +39,11 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
-from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.configuration import describe
 from plangym_like.states.rows import Row, padded
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
-# The attributes of a game that change in use, and those that only a reset reads.
-_CHANGING = (
-    *("_asleep", "_dirt", "addresses", "em", "image", "img", "ram"),
-    *("initial_state", "statename", "movie", "movie_id", "movie_path"),
-)
 # The core of the only free game; this class was tested with it.
 _TRIED = "genesis_plus_gx_libretro.so"
 # Memory is filled with these values, and in so many frames, to find what an emulator never writes.
@@ -385,9 +379,6 @@ class RetroCodec(Codec):
             "addresses": "relative",
             "stable-retro": importlib.metadata.version("stable-retro"),
         }
-
-    def settings(self) -> Sequence[Settings]:
-        return (AttributeSettings(self._base, _CHANGING),)
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the game's variables (score, lives, ...) and its screen."""

@@ -24,19 +24,13 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import Kernel, StatesKernel
 from plangym_like.envs.wrapping import drop_generators, first_reset
 from plangym_like.errors import PlangymError, SnapshotError
-from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.base_settings import (
-    AttributeSettings,
-    Settings,
-    atoms_of,
-    own_names,
-)
-from plangym_like.snapshots.chains import close_copy, innermost, put
+from plangym_like.snapshots.chain_pickle import ChainPickle
+from plangym_like.snapshots.chains import close_copy, innermost
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import visible
 
 _METHODS = ("save_state", "load_state")
-# Rows hold the generator anyway.
+# Rows hold this generator anyway.
 _GENERATOR = ("np_random", "_np_random", "_np_random_seed")
 
 
@@ -51,8 +45,6 @@ class OwnCodec(AttributeCodec):
         The id or callable that the environment was made from.
     capacity : int, optional
         Bytes for data of no fixed size.
-    restore_initial : callable, optional
-        Restores the state before the first reset.
     attributes : sequence of Attribute, optional
         By default, those that the class lists.
     """
@@ -62,10 +54,9 @@ class OwnCodec(AttributeCodec):
         base: Any,
         name: Any,
         capacity: int | None,
-        restore_initial: Callable[[], None] | None = None,
         attributes: Sequence[Attribute] | None = None,
     ) -> None:
-        self._name, self._restore_initial = name, restore_initial
+        self._name = name
         found = declared_attributes(base) if attributes is None else attributes
         super().__init__(base, found or (), capacity)
 
@@ -84,19 +75,6 @@ class OwnCodec(AttributeCodec):
             "generator": "behind the state",
         }
 
-    def settings(self) -> Sequence[Settings]:
-        """Return the numbers and text that the environment itself does not change."""
-        saved = plain_data.encode(tuple(self.values()))
-        but = {*vars(self._base)}.difference(atoms_of(self._base)) | own_names(self._base)
-        self.put(plain_data.decode(saved))
-        return (AttributeSettings(self._base, {*but, *self.held()}),)
-
-    def renew(self) -> None:
-        """Restore the state before the first reset, if there is one and it can be restored."""
-        if self._restore_initial is not None:
-            with contextlib.suppress(Exception):
-                self._restore_initial()
-
 
 class SaveLoadCodec(OwnCodec):
     """Saves and restores states with the environment's ``save_state`` and ``load_state``.
@@ -105,20 +83,14 @@ class SaveLoadCodec(OwnCodec):
     always has the dtype and shape that it has at first, or else plain data.
     """
 
-    def __init__(
-        self,
-        base: Any,
-        name: Any,
-        capacity: int | None,
-        restore_initial: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
         self._base = base
         try:
             (saved,) = self.values()
         except Exception as error:
             raise _refusal(base, "save_state", error) from error
         form = (saved.dtype, saved.shape) if _is_plain_array(saved) else ()
-        super().__init__(base, name, capacity, restore_initial, [Attribute("state", *form)])
+        super().__init__(base, name, capacity, [Attribute("state", *form)])
 
     def values(self) -> Sequence[Any]:
         saved = self._base.save_state()
@@ -168,50 +140,6 @@ def declared_attributes(base: Any) -> list[Attribute] | None:
     return [each for each in found if each.name not in _GENERATOR]
 
 
-def _initial_restorer(base: Any) -> Callable[[], None] | None:
-    """Return a function that restores the present state of `base`, which was never reset.
-
-    Return ``None`` if it cannot be saved, since many attributes do not exist yet.
-    """
-    declared, generators = declared_attributes(base), _generators(base)
-    names = [each.name for each in declared or ()]
-    if any("." in name for name in names):
-        return None
-    try:
-        held = {name: value for name, value in vars(base).items() if name in names}
-        state = base.save_state() if _has_methods(base) else held
-        saved = plain_data.encode((state, generators))
-    except Exception:
-        return None
-
-    def restore() -> None:
-        state, generators = plain_data.decode(saved)
-        if _has_methods(base):
-            base.load_state(state)
-        else:
-            for name in names:
-                vars(base).pop(name, None)
-            vars(base).update(state)
-        for name, generator in generators.items():
-            put(base, name, generator)
-
-    return restore
-
-
-def _generators(base: Any) -> dict[str, np.random.Generator]:
-    """Return the random generators in attributes of `base`, except ``np_random``.
-
-    ``save_state`` may leave out a generator that only resets use.
-    """
-    return {
-        name: value
-        for name, value in vars(base).items()
-        if isinstance(value, np.random.Generator)
-        and isinstance(value.bit_generator, np.random.PCG64)
-        and name != "_np_random"
-    }
-
-
 def _is_plain_array(saved: Any) -> bool:
     """Return whether `saved` is an array whose bytes are its whole content.
 
@@ -233,9 +161,9 @@ class SaveLoadSimulator(GymnasiumSimulator):
     shape makes the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets
     the state to ``saved``, and may keep this object.
 
-    If the state can be saved before the first reset, the state from that time is restored before
-    the user's first reset. So the reset that is taken when the environment is made leaves no trace,
-    such as a higher count of episodes.
+    If the new environment can be pickled, it is restored before the user's first reset. So the
+    reset that is taken when the environment is made leaves no trace, such as a higher count of
+    episodes.
 
     The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
@@ -277,14 +205,19 @@ class SaveLoadSimulator(GymnasiumSimulator):
             raise
         return env
 
+    def restorer(self) -> Callable[[], None] | None:
+        """Return a function that restores the new environment and its wrappers, if possible."""
+        with contextlib.suppress(SnapshotError):
+            return ChainPickle(self.env).restorer()
+        return super().restorer()
+
     def make_codec(self) -> OwnCodec:
         """Reset the environment, and return its codec."""
-        restore = _initial_restorer(self.base)
         # This reset is seeded, because the saved form of an unseeded generator has a different
         # length in each process.
         first_reset(self.env)
         kind = self.codec_class if _has_methods(self.base) else OwnCodec
-        codec = kind(self.base, self.name, self.state_capacity, restore)
+        codec = kind(self.base, self.name, self.state_capacity)
         drop_generators(self.env)
         return codec
 

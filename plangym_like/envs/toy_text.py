@@ -1,4 +1,4 @@
-"""Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in rows of about 100 bytes.
+"""Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in small rows.
 
 The state consists of the few attributes that ``step`` changes, and the random generator. The tables
 of a game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. So a
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.envs.toy_text.blackjack import BlackjackEnv, sum_hand, usable_ace
+from gymnasium.envs.toy_text.blackjack import BlackjackEnv
 from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
@@ -33,21 +33,28 @@ from plangym_like.envs.kernel import (
     Outcomes,
     States,
 )
-from plangym_like.errors import InputError, SnapshotError, StateFormatError
+from plangym_like.errors import (
+    InputError,
+    SnapshotError,
+    StateCapacityError,
+    StateFormatError,
+)
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.random_state import (
     GENERATOR_NBYTES,
-    next_doubles,
     save_generator,
     seeded_generator,
 )
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
+# PCG64 multiplies its position by this number in each draw.
+_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64((1 << 32) - 1)
+_HIGH_FACTOR, _LOW_FACTOR = np.uint64(_MULTIPLIER >> 64), np.uint64(_MULTIPLIER & (1 << 64) - 1)
+_FACTORS = _LOW_FACTOR & _LOW_HALF, _LOW_FACTOR >> _HALF
+
 _NOTHING = -1
-_sum_hand: Any = sum_hand
-_usable_ace: Any = usable_ace
-# Fields that states can be built from, besides places.
-_BUILT = ("lastaction", "fickle_step")
 
 
 class GridCodec(AttributeCodec):
@@ -101,25 +108,25 @@ class GridCodec(AttributeCodec):
         return {"s": number, **dict(zip(self.parts, parts, strict=True)), **found}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``s`` or its `parts`, ``lastaction`` and Taxi's ``fickle_step``.
+        """Write ``s`` or its `parts`, and the other attributes, by name.
 
         Parts take precedence over ``s``. A ``lastaction`` of -1 or ``None`` means: none yet.
         """
-        fields, sizes = self.fields(payload[None])[0], tuple(self.parts.values())
-        more = [name for name in self.layout.names or () if name in _BUILT]
-        _only(physics, "s", *self.parts, *more)
-        number = _choice(physics, "s", fields["s"], self.bounds["s"])
-        places = zip(self.parts, np.unravel_index(number, sizes), map(range, sizes), strict=True)
-        numbers = [_choice(physics, name, part, bound) for name, part, bound in places]
-        if physics.get("lastaction", _NOTHING) is None:
-            physics = {**physics, "lastaction": _NOTHING}
-        action = _choice(physics, "lastaction", fields["lastaction"], self.bounds["lastaction"])
-        fields["s"], fields["lastaction"] = np.ravel_multi_index(tuple(numbers), sizes), action
-        if "fickle_step" in physics:
-            fickle = physics["fickle_step"]
-            if np.ndim(fickle) or fickle not in (0, 1):
-                raise InputError(f"fickle_step must be true or false, got {fickle!r}")
-            fields["fickle_step"] = bool(fickle)
+        given, sizes = dict(physics), tuple(self.parts.values())
+        if given.get("lastaction", 0) is None:
+            given["lastaction"] = _NOTHING
+        parts = {name: given.pop(name) for name in self.parts if name in given}
+        super().build_state(payload, given)
+        fields = self.fields(payload[None])[0]
+        try:
+            numbers = dict(zip(self.parts, np.unravel_index(fields["s"], sizes), strict=True))
+            fields["s"] = np.ravel_multi_index(tuple({**numbers, **parts}.values()), sizes)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"there is no such place: {physics!r}: {error}") from error
+        for name, bound in self.bounds.items():
+            if fields[name] not in bound:
+                told = f"{name} must be a whole number from {bound.start} to {bound.stop - 1}"
+                raise InputError(f"{told}, got {fields[name]}")
 
 
 class TaxiCodec(GridCodec):
@@ -148,88 +155,60 @@ class TaxiCodec(GridCodec):
 
 
 class BlackjackCodec(AttributeCodec):
-    """Saves Blackjack: the first cards of each hand, and the sum of the remaining ones.
+    """Saves Blackjack: the cards of both hands, and the dealer's card that is shown.
 
-    There is room for `_PLAYER` cards of the player, and `_DEALER` cards of the dealer. A player
-    loses with 22 cards at the latest, and the dealer stops at 17 points. So a hand has more cards
-    only if a game is continued after its end; then only the sum of the remaining cards matters.
+    A player loses with 22 cards at the latest; a hand has more than `_ROOM` cards only if a game is
+    continued long after its end.
     """
 
-    _PLAYER, _DEALER = 32, 24
+    _ROOM = 32
     _SUITS = ("", "C", "D", "H", "S")
     _VALUES = ("", "A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
 
     def __init__(self, base: Any) -> None:
-        hands = ("player", np.uint8, (self._PLAYER,)), ("dealer", np.uint8, (self._DEALER,))
-        rest = ("more", np.int64, (2,)), ("top", np.uint8, (2,))
-        super().__init__(base, [Attribute(*each) for each in (*hands, *rest)])
+        sizes = {"player": self._ROOM, "dealer": self._ROOM, "shown": 2}
+        super().__init__(base, [Attribute(name, np.uint8, (sizes[name],)) for name in sizes])
         self.columns = {}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         rules = [bool(self._base.natural), bool(self._base.sab)]
         return {"game": rules, "generator": "behind the game"}
 
-    def held(self) -> Sequence[str]:
-        return "player", "dealer", "dealer_top_card_suit", "dealer_top_card_value_str"
-
     def values(self) -> Sequence[Any]:
-        env, player, dealer = self._base, self._PLAYER, self._DEALER
+        env = self._base
         suit = self._SUITS.index(env.dealer_top_card_suit)
-        value = self._VALUES.index(env.dealer_top_card_value_str)
-        return (
-            np.array((env.player + [0] * player)[:player], np.uint8),
-            np.array((env.dealer + [0] * dealer)[:dealer], np.uint8),
-            np.array([sum(env.player[player:]), sum(env.dealer[dealer:])]),
-            np.array([suit, value], np.uint8),
-        )
+        shown = suit, self._VALUES.index(env.dealer_top_card_value_str)
+        return self._padded(env.player), self._padded(env.dealer), np.array(shown, np.uint8)
+
+    def _padded(self, hand: Sequence[int]) -> NDArray[np.uint8]:
+        if len(hand) > self._ROOM:
+            raise StateCapacityError(
+                f"a hand has {len(hand)} cards, but rows have room for {self._ROOM}; reset the game"
+            )
+        return np.frombuffer(bytes(hand).ljust(self._ROOM, b"\0"), np.uint8)
 
     def put(self, values: Sequence[Any]) -> None:
         """Set the attributes to `values`; raise `StateFormatError` if a row is damaged."""
-        env, hands = self._base, []
-        for cards, more in zip(values[:2], values[2].tolist(), strict=True):
-            hand = cards.tolist()
-            hand = hand[: hand.index(0)] if 0 in hand else hand
-            if not hand or more < 0 or max(hand) > 10:
-                raise StateFormatError("a state row is damaged: there is no such hand")
-            hands.append(hand + [more] * (more > 0))
-        suit, value = values[3].tolist()
-        if suit >= len(self._SUITS) or value >= len(self._VALUES):
-            raise StateFormatError("a state row is damaged: there is no such card")
-        env.player, env.dealer = hands
-        env.dealer_top_card_suit = self._SUITS[suit]
-        env.dealer_top_card_value_str = self._VALUES[value]
-
-    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``player`` and ``dealer`` (cards, then zeros), their sums, and ``usable_ace``.
-
-        The sums are ``player_sum`` and ``dealer_sum``.
-        """
-        fields, found = self.fields(payloads), {}
-        for index, name in enumerate(("player", "dealer")):
-            pairs = zip(fields[name], fields["more"][:, index], strict=True)
-            hands = [[*cards[cards > 0].tolist(), int(rest)] for cards, rest in pairs]
-            found[name] = fields[name].copy()
-            found[f"{name}_sum"] = np.array([_sum_hand(hand) for hand in hands], np.int64)
-            if name == "player":
-                found["usable_ace"] = np.array([_usable_ace(hand) for hand in hands], np.int64)
-        return found
+        env, (*hands, shown) = self._base, values
+        player, dealer = (list(hand.tobytes().rstrip(b"\0")) for hand in hands)
+        try:
+            suit, value = self._SUITS[shown[0]], self._VALUES[shown[1]]
+        except IndexError as error:
+            raise StateFormatError("a state row is damaged: there is no such card") from error
+        if not player or not dealer:
+            raise StateFormatError("a state row is damaged: there is no such hand")
+        env.player, env.dealer = player, dealer
+        env.dealer_top_card_suit, env.dealer_top_card_value_str = suit, value
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the hands ``player`` and ``dealer``, cards from 1 (ace) to 10."""
-        _only(physics, "player", "dealer")
-        fields = self.fields(payload[None])[0]
-        for index, (name, room) in enumerate((("player", self._PLAYER), ("dealer", self._DEALER))):
-            if name not in physics:
-                continue
-            hand = np.asarray(physics[name])
-            wrong = hand.dtype.kind not in "iu" or hand.ndim != 1 or not 2 <= len(hand) <= room
-            if wrong or hand.min() < 1 or hand.max() > 10:
-                raise InputError(f"a hand is 2 to {room} cards from 1 (ace) to 10, got {hand}")
-            fields[name][:] = 0
-            fields[name][: len(hand)] = hand
-            fields["more"][index] = 0
-            if name == "dealer":
-                fields["top"][1] = hand[0]
+        hands = {}
+        for name, cards in physics.items():
+            hand = np.asarray(cards)
+            if hand.dtype.kind not in "iu" or hand.ndim != 1 or not {*hand} <= {*range(1, 11)}:
+                raise InputError(f"a hand is a list of cards from 1 (ace) to 10, got {cards!r}")
+            hands[name] = self._padded(hand.tolist())
+        super().build_state(payload, hands)
 
 
 CODECS: dict[type, type[GridCodec | BlackjackCodec]] = {
@@ -238,24 +217,6 @@ CODECS: dict[type, type[GridCodec | BlackjackCodec]] = {
     TaxiEnv: TaxiCodec,
     BlackjackEnv: BlackjackCodec,
 }
-
-
-def _only(physics: Mapping[str, Any], *names: str) -> None:
-    unknown = sorted(set(physics) - set(names))
-    if unknown:
-        told = ", ".join(names)
-        raise InputError(f"this state has no field {unknown[0]!r}; its fields are {told}")
-
-
-def _choice(physics: Mapping[str, Any], name: str, default: Any, bound: range) -> int:
-    value = physics.get(name, default)
-    if isinstance(value, np.ndarray) and value.ndim == 0:  # as `view` returns it
-        value = value[()]
-    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_whole or value not in bound:
-        told = f"{name} must be a whole number from {bound.start} to {bound.stop - 1}"
-        raise InputError(f"{told}, got {value!r}")
-    return int(value)
 
 
 @dataclass(slots=True)
@@ -369,7 +330,7 @@ class ToyTextSimulator(GymnasiumSimulator):
     codec: GridCodec | BlackjackCodec
 
     def make_codec(self) -> GridCodec | BlackjackCodec:
-        """Return the codec of the game, and reset it once.
+        """Reset the game, and return its codec.
 
         Raises
         ------
@@ -389,9 +350,8 @@ class ToyTextSimulator(GymnasiumSimulator):
                 "FrozenLake was made with a random map, which is another one in each process, and "
                 "which no state row holds; give the map as desc=generate_random_map()"
             )
-        codec = CODECS[kind](self.base)
         self.reset_once()
-        return codec
+        return CODECS[kind](self.base)
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that steps rows with a table, if there is one."""
@@ -418,3 +378,43 @@ class ToyTextEnv(FamilyEnv):
     """
 
     simulator_class = ToyTextSimulator
+
+
+def next_doubles(generators: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Advance N generators, and return the numbers ``(N,)`` that ``Generator.random`` returns.
+
+    Parameters
+    ----------
+    generators : array ``(4, N) uint64``
+        The first four words of `save_generator` of each generator; changed in place.
+
+    Examples
+    --------
+    >>> made = [seeded_generator(seed) for seed in range(3)]
+    >>> saved = b"".join(map(save_generator, made))
+    >>> words = np.frombuffer(saved, np.uint64).reshape(3, 5)[:, :4].T.copy()
+    >>> next_doubles(words).tolist() == [generator.random() for generator in made]
+    True
+    """
+    low, high, added_low, added_high = generators
+    # The 128-bit position times the 128-bit multiplier: the upper word of the product of the lower
+    # words is computed from their halves.
+    first, second = low & _LOW_HALF, low >> _HALF
+    cross, other = first * _FACTORS[1], second * _FACTORS[0]
+    carried = first * _FACTORS[0] >> _HALF
+    carried += cross & _LOW_HALF
+    carried += other & _LOW_HALF
+    high *= _LOW_FACTOR
+    high += low * _HIGH_FACTOR
+    high += second * _FACTORS[1]
+    high += cross >> _HALF
+    high += other >> _HALF
+    high += carried >> _HALF
+    low *= _LOW_FACTOR
+    low += added_low
+    high += added_high
+    high += low < added_low
+    word, turn = high ^ low, high >> np.uint64(58)
+    word = word >> turn | word << (-turn & np.uint64(63))
+    draws: NDArray[np.float64] = (word >> np.uint64(11)) * 2.0**-53
+    return draws

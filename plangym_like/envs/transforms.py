@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import Space
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
@@ -39,16 +37,11 @@ from plangym_like.envs.kernel import (
     trial_actions,
 )
 from plangym_like.envs.wrapping import method_of
-from plangym_like.snapshots.chains import links
-from plangym_like.states.rows import HEADER_NBYTES, Row, padded
+from plangym_like.states.rows import HEADER_NBYTES, Row
 from plangym_like.support.arguments import name_of
 
 logger = logging.getLogger("plangym_like")
 _WORD = 8
-# What wrappers and environments may share, because steps do not change it.
-_SHARED = (type, types.ModuleType, types.FunctionType, Space, str, bytes, int, float, bool, tuple)
-# In a wrapper that refers to more objects than this, the environment may be among them.
-_MOST_OBJECTS = 10_000
 
 
 def checked_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel | None:
@@ -95,30 +88,16 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
 
 
 def _holds_environment(wrapper: Any) -> bool:
-    """Return whether `wrapper` may use the environment otherwise than as its attribute ``env``.
+    """Return whether an attribute of `wrapper` other than ``env``, or its item, is an environment.
 
-    Global variables are not searched, nor Gymnasium's own functions, which use only its spaces.
+    The trial of the kernel finds most other ways to read the environment.
     """
-    inside = [link for link in links(wrapper) if link is not wrapper]
-    parts = (part for link in inside for part in vars(link).values())
-    theirs = {id(part) for part in parts if not (part is None or isinstance(part, _SHARED))}
-    theirs |= set(map(id, inside))
-    todo, seen = [value for name, value in vars(wrapper).items() if name != "env"], {id(wrapper)}
-    while todo:
-        thing = todo.pop()
-        if id(thing) in seen or isinstance(thing, (type, types.ModuleType, Space)):
-            continue
-        seen.add(id(thing))
-        if id(thing) in theirs or len(seen) > _MOST_OBJECTS:
-            return True
-        if isinstance(thing, types.FunctionType):
-            if not str(thing.__module__).startswith("gymnasium."):
-                todo += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
-        elif isinstance(thing, np.ndarray):
-            todo += [thing.base, *(thing.ravel().tolist() if thing.dtype.hasobject else ())]
-        else:
-            todo += gc.get_referents(thing)
-    return False
+    values = [value for name, value in vars(wrapper).items() if name != "env"]
+    return any(
+        isinstance(each, gymnasium.Env)
+        for value in values
+        for each in (value, *gc.get_referents(value))
+    )
 
 
 @dataclass(slots=True)
@@ -174,10 +153,14 @@ class TransformKernel(ArrayKernel[InnerRows]):
         self._sim, self._inner, self._transforms = sim, inner, transforms
         self._action_kind, self._obs_type, self._reward_type = kinds
         self._stand_ins = [_NoEnv(each.env) for each in transforms]
-        self._end = HEADER_NBYTES + sim.wrappers_at
-        # The batch that is stepped, its first row, and where in a row the number of steps is.
+        # Where in a row the wrappers' state begins: the number of steps, if there is a time limit,
+        # which is part of the inner rows; and the state of the wrappers, which is not.
+        self._begin = HEADER_NBYTES + sim.wrappers_at
+        self._end = self._begin + _WORD * (sim.time_limit is not None)
+        self._stop = self._begin + sim.memory.nbytes
+        # The batch that is stepped, and its first row.
         self._batch: Any = None
-        self._first = self._steps_at = 0
+        self._first = 0
 
     def sample_states(self, sim: Any) -> Sequence[Row] | None:
         return self._inner.sample_states(sim)
@@ -195,7 +178,7 @@ class TransformKernel(ArrayKernel[InnerRows]):
         try:
             self._check_stand_ins()
             self._batch, self._first = rows, first
-            self._steps_at = self._restore_wrappers(states)
+            self._restore_wrappers(states)
             with self._without_environments():
                 step(rows, first, last)
             self._check_stand_ins()
@@ -211,46 +194,22 @@ class TransformKernel(ArrayKernel[InnerRows]):
         for stand_in in self._stand_ins:
             stand_in.check()
 
-    def _restore_wrappers(self, states: Row) -> int:
-        """Restore the wrappers, which must be in the same state in all of `states`.
-
-        Return where in a row the number of steps of the time limit is, which alone may differ; 0 if
-        rows do not hold one.
-        """
-        memory, limit, end = self._sim.memory, self._sim.time_limit, self._end
-        if memory.time_limit is not None or not memory.nbytes:
-            return end if memory.nbytes else 0
-        used = int(states[0, end : end + _WORD].view(np.int64)[0])
-        saved = states[:, end : end + padded(_WORD + used)]
-        memory.write(states[0, end : end + memory.nbytes])
-        steps_at = 0
-        if limit is not None:
-            # With another number of steps, only the bytes of this number are different.
-            steps = limit._elapsed_steps
-            limit._elapsed_steps = ~steps
-            other = self._wrappers_state()
-            limit._elapsed_steps = steps
-            place = int(np.argmax(saved[0] != other[: saved.shape[1]]))
-            saved = saved.copy()
-            saved[:, place : place + _WORD] = 0
-            steps_at = end + place
-        words = saved.view(np.int64)
-        if np.count_nonzero(words != words[0]):
+    def _restore_wrappers(self, states: Row) -> None:
+        """Restore the wrappers; all but the step count must be the same in all of `states`."""
+        kept = states[:, self._end : self._stop].view(np.int64)
+        if np.count_nonzero(kept != kept[0]):
             raise NotVectorisableError
-        return steps_at
+        if self._stop > self._end:
+            self._sim.memory.write(states[0, self._begin : self._stop])
 
     def _check_wrappers(self, states: Row) -> None:
         """Raise `NotVectorisableError` if a method has changed the state of its wrapper."""
-        memory, end = self._sim.memory, self._end
-        if memory.time_limit is not None or not memory.nbytes:
+        if self._stop == self._end:
             return
-        if not np.array_equal(self._wrappers_state(), states[0, end : end + memory.nbytes]):
+        now: Row = np.zeros(self._stop - self._begin, np.uint8)
+        self._sim.memory.read(now)
+        if not np.array_equal(now, states[0, self._begin : self._stop]):
             raise NotVectorisableError("a method changes the state of its wrapper")
-
-    def _wrappers_state(self) -> Row:
-        state = np.zeros(self._sim.memory.nbytes, np.uint8)
-        self._sim.memory.read(state)
-        return state
 
     @contextlib.contextmanager
     def _without_environments(self) -> Iterator[None]:
@@ -267,11 +226,9 @@ class TransformKernel(ArrayKernel[InnerRows]):
     # Blocks
 
     def load(self, given: Row, count: int) -> InnerRows:
-        at, end, space = self._steps_at, self._end, self._sim.base.observation_space
-        rows = np.empty((count, end + _WORD * bool(at)), np.uint8)
-        rows[:, :end] = given[:, :end]
-        if at:
-            rows[:, end:] = given[:, at : at + _WORD]
+        space = self._sim.base.observation_space
+        rows = np.empty((count, self._end), np.uint8)
+        rows[:] = given[:, : self._end]
         infos = {
             name: np.empty((count, *column.shape[1:]), column.dtype)
             for name, column in self._batch.columns.items()
@@ -295,7 +252,6 @@ class TransformKernel(ArrayKernel[InnerRows]):
                 np.empty(count, np.int64),
                 states.infos,
                 None,
-                _Cursor(self._batch.cursor, numbers),  # type: ignore[arg-type]
             ),
             0,
             count,
@@ -354,10 +310,7 @@ class TransformKernel(ArrayKernel[InnerRows]):
             spaces.put(space, out, row, obs)
 
     def store(self, states: InnerRows, fresh: Row) -> None:
-        at, end = self._steps_at, self._end
-        fresh[:, :end] = states.rows[:, :end]
-        if at:
-            fresh[:, at : at + _WORD] = states.rows[:, end:]
+        fresh[:, : self._end] = states.rows
 
     def infos(self, states: InnerRows) -> Mapping[str, NDArray[Any]]:
         return states.infos
@@ -378,20 +331,6 @@ class _NoEnv:
         """Raise `NotVectorisableError` if a method has used the environment, now or before."""
         if self._used:
             raise NotVectorisableError(f"a wrapper uses {self._used} of its environment")
-
-
-class _Cursor:
-    """The cursor of the rows `numbers` of a batch, for a kernel that numbers them from 0."""
-
-    def __init__(self, cursor: NDArray[np.int64], numbers: list[int]) -> None:
-        self._cursor, self._numbers, self._row = cursor, numbers, 0
-
-    def __getitem__(self, place: int) -> int:
-        return self._row
-
-    def __setitem__(self, place: int, row: int) -> None:
-        self._row = row
-        self._cursor[0] = self._numbers[row]
 
 
 def _methods(wrappers: Iterable[Any], name: str) -> list[Callable[[Any], Any]]:

@@ -12,16 +12,19 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium import ActionWrapper, ObservationWrapper, RewardWrapper, Space
-from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
+from gymnasium.wrappers import AtariPreprocessing, OrderEnforcing, PassiveEnvChecker, TimeLimit
+from numpy.typing import NDArray
 
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
-from plangym_like.snapshots.chains import innermost, links
+from plangym_like.snapshots.chains import chain, innermost, links
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.support.arguments import as_count, misfit, name_of, several_agents, unknown_option
 
 # Arguments of ``gymnasium.make`` that add wrappers, and are not passed on to the environment.
 GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker")
 
+# The modules of games of ale-py.
+_GAMES = ("ale_py.env", "plangym_like.envs.atari.emulator")
 WrapperLike = Callable[..., Any] | tuple[Any, ...]
 _METHODS: dict[Any, str] = {
     RewardWrapper: "reward",
@@ -251,6 +254,26 @@ def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     if isinstance(env, gymnasium.Wrapper):
         env.env = without_time_limit(env.env)
     return env
+
+
+def omit_unread_screens(env: gymnasium.Env[Any, Any]) -> None:
+    """Let a game in `env` return blank observations if only an `AtariPreprocessing` gets them.
+
+    `AtariPreprocessing` ignores them, and reads the last two screens from the emulator. Drawing a
+    screen for each frame takes an eighth of a step's time.
+    """
+    found = next((link for link in chain(env) if type(link) is AtariPreprocessing), None)
+    base: Any = innermost(env)
+    between = {TimeLimit, OrderEnforcing, PassiveEnvChecker}
+    if found is None or not set(map(type, chain(found.env))) <= between:
+        return
+    if type(base).__module__ in _GAMES:
+        vars(base)["_get_obs"] = functools.partial(_blank, base.observation_space.shape)
+
+
+def _blank(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return a black image, in new memory of one byte."""
+    return np.ndarray(shape, np.uint8, bytearray(1), 0, (0,) * len(shape))
 
 
 def first_reset(env: gymnasium.Env[Any, Any]) -> None:

@@ -253,22 +253,16 @@ class BatchRun:
         self._waiting = pool.tokens.put(self._batch.key, self._waiting)
 
     def _put_back(self, rows: Any) -> None:
-        """Put single rows back, as one token each."""
-        rows = [int(row) for row in rows if int(row) not in self._faults.errors]
+        """Put rows back that have not failed, as one token each."""
+        rows = [int(row) for row in rows if self._faults.is_left(int(row))]
         self._pool.tally.rows_retried += len(rows)
         self._put([(row, row + 1) for row in rows])
 
     def _give_tasks(self) -> None:
-        """Let free workers step suspects, one row each, and ranges of an audit."""
-        suspects = self._faults.suspects
+        """Let free workers step ranges of an audit."""
         for worker in self._pool.workers:
-            if not worker.free:
-                continue
-            if suspects:
-                row = suspects.popleft()
-                worker.step_alone(self._batch, (row, row + 1), alone=True)
-            elif (rows := self._take_elsewhere(worker.index + 1)) is not None:
-                worker.step_alone(self._batch, rows, alone=False)
+            if worker.free and (rows := self._take_elsewhere(worker.index + 1)) is not None:
+                worker.step_alone(self._batch, rows)
 
     def _take_elsewhere(self, process: int) -> Range | None:
         """Remove and return a range that another process stepped before.
@@ -297,14 +291,18 @@ class BatchRun:
 
     def _taken_ranges(self) -> list[Range]:
         """Return the ranges that workers have taken, or that they will get as tasks."""
-        ranges = [(row, row + 1) for row in self._faults.suspects]
-        ranges += [rows for _, rows in self._elsewhere]
+        ranges = [rows for _, rows in self._elsewhere]
         for worker in self._pool.workers:
             if worker.batch == self.number:
                 ranges.append(worker.range)
             if worker.has_task_of(self.number):
                 ranges.append(worker.task_rows)
         return ranges
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are tokens for which the pipe has no room."""
+        return bool(self._waiting) and self._pool.dealing is self._batch
 
     @property
     def num_tokens(self) -> int:
@@ -323,18 +321,18 @@ class BatchRun:
         faults = self._faults
         if faults.errors:  # these rows are not stepped any more
             self._marks[list(faults.errors)] = HERE
-        if faults.lowest is None and not faults.suspects and self.is_done():
+        if faults.lowest is None and self.is_done():
             return True
         if faults.lowest is not None:
             self._stop_above(faults.lowest)
         if self._waiting:
             self._put(())
-        if faults.suspects or self._elsewhere:
+        if self._elsewhere:
             self._give_tasks()
         if not (self._waiting or self.num_tokens or self._marks.all()):
             self._put_back_lost()
         # Rows below may still fail.
-        return faults.lowest is not None and not faults.suspects and self.is_done(faults.lowest)
+        return faults.lowest is not None and self.is_done(faults.lowest)
 
     def is_done(self, count: int | None = None) -> bool:
         """Return whether the results of all rows, or the first `count`, are in memory."""
@@ -346,7 +344,9 @@ class BatchRun:
         """Whether `step_own` would step rows now."""
         if self._stepper is None:
             return False
-        return self.num_tokens > 0 or any(before for before, _ in self._elsewhere)
+        if any(before for before, _ in self._elsewhere):
+            return True
+        return self.num_tokens > len(self._faults.suspects)
 
     def step_own(self) -> bool:
         """Step rows in this process until the workers must be checked.
@@ -361,6 +361,9 @@ class BatchRun:
             rows = rows or self._pool.tokens.take_of(self._batch.key)
             if rows is None:
                 return stepped
+            if rows[0] in self._faults.suspects:  # it could end this process
+                self._pool.tokens.put_back(self._batch.key, rows)
+                return stepped
             stepped = True
             if not self._step(*rows) or time.perf_counter() > until:
                 return True
@@ -371,7 +374,6 @@ class BatchRun:
         assert self._stepper is not None
         batch.rows.cursor[0] = start
         try:
-            batch.verify(start, stop)
             errors = self._stepper.run_rows(batch.rows, start, stop, masked=batch.masked)
             self._faults.errors |= errors or {}
         except Exception as error:
@@ -435,11 +437,8 @@ class BatchRun:
         self._marks[reported] = worker + 1
 
     def _retry_of_dead(self, outcome: Outcome) -> None:
-        """Put the unfinished rows of a dead worker back.
-
-        The row in which it died is tried again alone; if this row is to blame, it fails instead.
-        """
-        row, alone = outcome.row, outcome.alone
+        """Put the unfinished rows of a dead worker back, unless the row in it is to blame."""
+        row, (start, stop) = outcome.row, outcome.range
         error = cast(WorkerDiedError, outcome.error)
         mine = self._marks == outcome.worker + 1
         if mine.any() or (self._marks == unreported(outcome.worker)).any():
@@ -448,8 +447,8 @@ class BatchRun:
         else:
             self._pool.policy.note_death_without_progress(error)
         if outcome.in_row:
-            self._faults.note_death(row, error, alone=alone == row, tried=self._tried())
-        self._retry(outcome.range, row if outcome.in_row else None, alone)
+            self._faults.note_death(row, error, alone=stop - start == 1)
+        self._retry(outcome.range)
 
     def _check_progress(self, limit: float) -> None:
         """Replace workers that hang; their rows are tried once more."""
@@ -469,7 +468,7 @@ class BatchRun:
                     self._pool.replace(worker)
 
     def _check_worker(self, worker: RowWorker, limit: float) -> None:
-        (start, stop), row, alone = worker.range, worker.cursor, worker.alone
+        (start, stop), row = worker.range, worker.cursor
         begun = start <= row < stop
         if worker.idle_seconds() <= limit + (not begun) * _BEGIN_SECONDS:
             return
@@ -478,27 +477,13 @@ class BatchRun:
         left, last, batch = worker.left_at
         if batch != self.number:
             return
-        begun = begun and last == row and left[0] <= row < left[1]
-        if begun:
-            self._faults.note_timeout(row, limit, tried=self._tried())
-        self._retry(left, row if begun else None, alone)
+        if begun and last == row and left[0] <= row < left[1]:
+            self._faults.note_timeout(row, limit)
+        self._retry(left)
 
-    def _tried(self) -> list[int]:
-        mine = [worker for worker in self._pool.workers if worker.has_task_of(self.number)]
-        return [worker.alone for worker in mine if worker.alone is not None]
-
-    def _retry(self, left: Range, row: int | None, alone: int | None) -> None:
-        """Put back the rows of a replaced worker that are left of its range.
-
-        `row` is left out, because it is tried alone or has failed. `alone` is the row that the
-        worker was to try alone.
-        """
-        rows = {each for each in range(*left) if not self._marks[each]}
-        if alone is not None and row != alone and not self._marks[alone]:
-            self._faults.suspects.append(alone)
-            rows.discard(alone)
-        self._pool.tally.rows_retried += row is not None
-        self._put_back(sorted(rows - {row}))
+    def _retry(self, left: Range) -> None:
+        """Put back the rows of a replaced worker that are left of its range."""
+        self._put_back(row for row in range(*left) if not self._marks[row])
 
     def _stop_above(self, lowest: int) -> None:
         """Deal no rows above `lowest`, the lowest row whose error ends the batch."""
@@ -519,7 +504,6 @@ class BatchRun:
     def _finish(self) -> None:
         """Set the result, or the error, of a batch whose rows are done."""
         if self._faults.lowest is not None:
-            self._batch.verify()  # its error names the first damaged row of the batch
             self._fail(self._faults.failure)
             return
         batch = self._batch
@@ -534,12 +518,12 @@ class BatchRun:
         self.result = batch.result(dict(sorted(self._faults.errors.items())))
 
     def _fail(self, error: BaseException) -> bool:
-        """End the batch with an error; keep its memory until no worker steps its rows any more."""
+        """End the batch with an error, once no worker steps its rows any more."""
         if not self.done:
             self.error = error
-            self._pool.abandon(self._batch)
             self._waiting, self._elsewhere = [], []
             self._leave_pipe()
+            self._pool.abandon(self._batch)
         return True
 
     def _leave_pipe(self) -> None:

@@ -36,11 +36,14 @@ _COMPARE_SECONDS = 60.0
 # The longest sleep between checks of the workers (replies and deaths end it earlier), and the least
 # number of checks within a step timeout.
 _SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
+# How often the pipe of tokens is refilled if a batch has more tokens than it holds: before all
+# workers of a large machine have taken those.
+_REFILL_SECONDS = 0.02
 # After a batch was not worth sending, so many batches of the same size are not considered, because
-# this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
+# this would take a tenth of the time of a CartPole row (`benchmarks/bench.py`).
 _SAME = 256
 # Seconds to send a batch, wake a worker and read its report: the overhead of batches of 4 to 16
-# rows in `benchmarks/never_slower.py`.
+# rows in `benchmarks/bench.py`.
 MESSAGE_SECONDS = 5e-4
 # The shortest time per step is raised by this fraction for so many seconds of steps, because steps
 # may become slower.
@@ -169,22 +172,8 @@ class ProcessExecutor:
     def __getitem__(self, index: int) -> ExternalProcess:
         return self._processes[index]
 
-    @property
-    def can_audit(self) -> bool:
-        """Whether an audit can step a row in another process than the batch did.
-
-        While the second of several isolated workers starts, it cannot. An audit in the same
-        process finds little, and would use up the budget of audits.
-        """
-        if not self.isolated or len(self.workers) < 2:
-            return True
-        return sum(worker.ready for worker in self.workers) >= 2
-
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.
-
-        If the options say `blocking`, the process that steps a row verifies the checksum of its
-        state before; otherwise this call verifies all states.
 
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
@@ -198,8 +187,6 @@ class ProcessExecutor:
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
-            if not blocking:
-                self.layout.verify(inputs)
             if stays:
                 if blocking:
                     return self._run_here(inputs, options)
@@ -254,7 +241,6 @@ class ProcessExecutor:
         for run in tuple(self._runs):
             if run.dropped:
                 run.drop(CancelledError("the future of this batch was dropped"))
-        self.pool.release_unused()
 
     def drive(self, run: BatchRun, until: float = math.inf) -> bool:
         """Advance all batches until `run` is over or the deadline `until` has passed.
@@ -280,6 +266,8 @@ class ProcessExecutor:
             if left <= 0:
                 return False
             seconds = 0.0 if here and run.steps_next else min(left, self._most_sleep)
+            if any(each.has_more for each in self._runs):
+                seconds = min(seconds, _REFILL_SECONDS)
 
     def _wait(self, run: BatchRun, seconds: float) -> None:
         """Wait at most `seconds` for an event, and replace workers that died or do not stop."""
@@ -318,7 +306,6 @@ class ProcessExecutor:
         """Record that `run` is over."""
         if run in self._runs:
             self._runs.remove(run)
-        self.pool.release_unused()
         if not self._runs:
             self.pool.outcomes.clear()
 

@@ -23,7 +23,7 @@ Executor = TypeVar("Executor", bound=ProcessExecutor)
 # as long as this process took, whichever is longer.
 START_SECONDS = 60.0
 # How long a worker polls for the next batch before it sleeps; most searches submit their next batch
-# within this time (`benchmarks/never_slower.py`).
+# within this time (`benchmarks/bench.py`).
 _LINGER_SECONDS = 5e-3
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from collections.abc import Collection
+from collections import Counter
 from dataclasses import dataclass, field
 
 from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
@@ -28,8 +27,9 @@ class RowFaults:
     ----------
     errors : dict of int to Exception
         If `masked` is true, the exceptions of rows that failed, by row index.
-    suspects : deque of int
-        Rows to be tried again, each in a worker that steps no other row.
+    suspects : set of int
+        Rows in which a worker died or hung, and which have not failed. Only workers try them again,
+        each as a token of its own.
     lowest : int or None
         The lowest index of a row whose error ends the batch. Rows with a higher index need not be
         stepped.
@@ -39,14 +39,19 @@ class RowFaults:
 
     masked: bool
     errors: dict[int, Exception] = field(default_factory=dict)
-    suspects: deque[int] = field(default_factory=deque)
+    suspects: set[int] = field(default_factory=set)
     lowest: int | None = None
     failure: Exception = field(init=False)
     _deaths: Counter[int] = field(default_factory=Counter, init=False)
     _slow: set[int] = field(default_factory=set, init=False)
 
+    def is_left(self, row: int) -> bool:
+        """Return whether `row` has not failed and is to be stepped."""
+        return row not in self.errors and (self.lowest is None or row < self.lowest)
+
     def lose(self, row: int, error: Exception) -> None:
         """Mark `row` as failed: if rows are masked, record its error; otherwise fail the batch."""
+        self.suspects.discard(row)
         if self.masked:
             self.errors[row] = error
         else:
@@ -56,19 +61,16 @@ class RowFaults:
         """Fail the batch with `error`, unless a row with a lower index has failed it already."""
         if self.lowest is None or row < self.lowest:
             self.lowest, self.failure = row, error
-        self.suspects = deque(each for each in self.suspects if each < self.lowest)
+        self.suspects = {each for each in self.suspects if each < self.lowest}
 
-    def note_death(
-        self, row: int, error: WorkerDiedError, *, alone: bool, tried: Collection[int]
-    ) -> None:
-        """Record that a worker died in `row`; try the row again alone, unless it is to blame.
+    def note_death(self, row: int, error: WorkerDiedError, *, alone: bool) -> None:
+        """Record that a worker died in `row`, which is to be tried again unless it is to blame.
 
-        `alone` says that this worker stepped no other row. `tried` holds the rows that other
-        workers are stepping alone at the moment.
+        `alone` says that the row was all that the worker had taken.
         """
-        self._deaths[row] += alone
+        self._deaths[row] += alone and row in self.suspects
         if self._deaths[row] < _DEATHS_ALONE:
-            self._suspect(row, tried)
+            self.suspects.add(row)
             return
         poisoned = PoisonInputError(
             f"row {row} killed {_DEATHS_ALONE} workers that were trying it alone (exit status "
@@ -79,14 +81,11 @@ class RowFaults:
         poisoned.__cause__ = error
         self.lose(row, poisoned)
 
-    def note_timeout(self, row: int, step_timeout: float, *, tried: Collection[int]) -> None:
-        """Record that `row` exceeded the step timeout: try it again alone, or mark it as failed.
-
-        It is tried again at most once. `tried` is as in `note_death`.
-        """
+    def note_timeout(self, row: int, step_timeout: float) -> None:
+        """Record that `row` exceeded the step timeout: it is tried once more, and then fails."""
         if row not in self._slow:
             self._slow.add(row)
-            self._suspect(row, tried)
+            self.suspects.add(row)
             return
         self.lose(
             row,
@@ -97,10 +96,6 @@ class RowFaults:
                 [row],
             ),
         )
-
-    def _suspect(self, row: int, tried: Collection[int]) -> None:
-        if row not in self.suspects and row not in tried:
-            self.suspects.append(row)
 
 
 def rename_row(error: BaseException, part_row: int, row: int, count: int) -> None:

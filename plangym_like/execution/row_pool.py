@@ -40,8 +40,9 @@ logger = logging.getLogger("plangym_like")
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
 # this process.
 _SPIN_SECONDS = 3e-4
-# How long a worker may go on stepping an abandoned batch before it is replaced.
-_GRACE_SECONDS = 1.0
+# How long a worker may go on stepping a batch that has ended before it is replaced, and how often
+# this is checked.
+_GRACE_SECONDS, _CHECK_SECONDS = 1.0, 1e-3
 
 
 class Outcome(NamedTuple):
@@ -53,8 +54,6 @@ class Outcome(NamedTuple):
         The worker's index.
     batch : int
         The number of the batch whose rows it stepped.
-    alone : int or None
-        The row that it was to try alone.
     report : Report or None
         Its report; ``None`` if there is an error.
     error : Exception or None
@@ -70,7 +69,6 @@ class Outcome(NamedTuple):
 
     worker: int
     batch: int
-    alone: int | None
     report: Report | None
     error: Exception | None = None
     died: bool = False
@@ -107,17 +105,12 @@ class RowWorker(WorkerHandle):
 
     Attributes
     ----------
-    alone : int or None
-        The only row of its task, which is tried alone because it may be at fault.
     known : set of int
-        The numbers of the shared memory blocks that the process has received; 0 is the pipe of
-        tokens.
+        The numbers of the shared memory blocks that the process has received.
     task_rows : (int, int)
         The range of its last task.
     task_of : int
         The number of the batch of its last task.
-    abandoned : (int, float) or None
-        The number of an abandoned batch whose rows it still steps, and when this was noticed.
     left_at : ((int, int), int, int)
         The range and the row at which its last process was when it ended, and their batch.
     """
@@ -132,11 +125,10 @@ class RowWorker(WorkerHandle):
         done_fd: int,
         signature: int,
     ) -> None:
-        super().__init__(process, index, greet)
         self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
         self._signature = signature
+        super().__init__(process, index)
         self.slot = slot
-        self.alone: int | None = None
         self.known: set[int] = set()
         self._attached: Sequence[int] = ()
         # Its requests to serve, each with the number of the batch whose blocks were sent along.
@@ -146,8 +138,13 @@ class RowWorker(WorkerHandle):
         self._progress: tuple[int, ...] = ()
         self.task_of = 0
         self.task_rows = (0, 0)
-        self.abandoned: tuple[int, float] | None = None
         self.left_at: tuple[Range, int, int] = (0, 0), -1, 0
+
+    def _greet(self) -> None:
+        fds = [self._slots.fd, self._tokens.read_fd, self._tokens.write_fd, self._done_fd]
+        settings = self.index, self.process.linger, self._signature
+        self._greeting = self.process.apply(greet, *settings, fds=fds, patient=True)
+        self.started_at = time.monotonic()
 
     # What it is doing
 
@@ -178,7 +175,11 @@ class RowWorker(WorkerHandle):
 
     def may_write(self, batch: int) -> bool:
         """Return whether the worker may still write results of rows of `batch`."""
-        return self.batch == batch or self.has_task_of(batch) or self.may_have_taken
+        if not self.process.awaited():  # it has ended
+            return False
+        if self.slot[BUSY] and (self.slot[BATCH] == batch or self.may_have_taken):
+            return True
+        return self.has_task_of(batch) and self.task is not None and not self.task.settled
 
     def has_task_of(self, batch: int) -> bool:
         """Return whether the worker has a task of `batch`, begun or not."""
@@ -208,9 +209,9 @@ class RowWorker(WorkerHandle):
         """Let the worker serve, if it does not, and send it the blocks of `batch` that it lacks."""
         if not self.ready or self.task is not None or self.interrupted:
             return
-        # Other code has restarted it, or Ctrl-C has interrupted `restart`.
-        if self.process.pid != self._pid:
-            self._lose_process()
+        if self.process.pid != self._pid:  # other code has restarted it
+            self.interrupted = True
+            return
         if self._servings and (batch is None or batch.block_numbers <= self.known):
             return
         self.interrupted = True
@@ -219,44 +220,35 @@ class RowWorker(WorkerHandle):
         self._servings.append((serving, 0 if batch is None else batch.key[1]))
         self.interrupted = False
 
-    def step_alone(self, batch: SharedBatch, rows: Range, *, alone: bool) -> None:
-        """Let the worker step a range of rows; `alone` says that the only row may be at fault."""
+    def step_alone(self, batch: SharedBatch, rows: Range) -> None:
+        """Let the worker step a range of rows that no token names."""
         self.interrupted = True
         order, fds = self._order(batch)
-        self.alone = rows[0] if alone else None
         self.task_of, self.task_rows = batch.key[1], rows
         self._progress, self.progress_at = (), time.monotonic()
         self.start_task(serve, order._replace(task=(batch.key, rows)), fds=fds)
 
     def _order(self, batch: SharedBatch | None) -> tuple[Order, Sequence[int]]:
-        """Return an order, with which the blocks are sent that the worker lacks."""
-        pipe = [self._tokens.read_fd, self._tokens.write_fd, self._done_fd]
-        fds = [] if 0 in self.known else pipe
-        blocks = [self._slots, *(() if batch is None else batch.blocks)]
+        """Return an order, and the descriptors of the blocks that the worker lacks."""
+        blocks = () if batch is None else batch.blocks
         fresh = [block for block in blocks if block.number not in self.known]
-        dropped = tuple(self.known - alive - {0})
-        attached = ([0] if fds else []) + [block.number for block in fresh]
-        order = Order(
-            self.index, self._slots.number, self._signature, self.process.linger, attached, dropped
-        )
+        dropped = tuple(self.known - alive)
+        self._attached = [block.number for block in fresh]
         self.known.difference_update(dropped)
-        self.known.update(attached)
-        self._attached = attached
-        return order, [*fds, *(block.fd for block in fresh)]
+        self.known.update(self._attached)
+        return Order(self._attached, dropped), [block.fd for block in fresh]
 
     def outcome(self) -> Outcome | None:
         """Return how its serving or its task ended, or ``None`` if there is nothing to say."""
         while self._servings and self._servings[0][0].settled:
-            found = self._outcome_of(*self._servings.popleft(), None)
+            found = self._outcome_of(*self._servings.popleft())
             if found is not None:
                 return found
         if self.task is not None and self.task.settled:
-            alone, self.alone = self.alone, None
-            self.abandoned = None
-            return self._outcome_of(self.take_task(), self.task_of, alone)
+            return self._outcome_of(self.take_task(), self.task_of)
         return None
 
-    def _outcome_of(self, future: Future[Any], batch: int, alone: int | None) -> Outcome | None:
+    def _outcome_of(self, future: Future[Any], batch: int) -> Outcome | None:
         """Return how a request ended that was sent for `batch`."""
         try:
             report: Report = portable_result(future)
@@ -265,16 +257,11 @@ class RowWorker(WorkerHandle):
             if isinstance(error, WorkerDiedError) and not is_remote(error):
                 # It may have died while it sent a report, after its last row.
                 number = int(self.slot[BATCH]) or self.task_of
-                if self.task is not None and number == self.task_of:  # it is lost as well
-                    alone = self.alone
-                where = self.cursor, self.range
-                return Outcome(self.index, number, alone, None, told, True, *where)
+                return Outcome(self.index, number, None, told, True, self.cursor, self.range)
             # The worker may lack the blocks that were sent along, so they will be sent again.
             self.known.difference_update(self._attached)
-            return Outcome(self.index, batch, alone, None, told)
-        if not report.batch and alone is None:
-            return None
-        return Outcome(self.index, report.batch or batch, alone, report)
+            return Outcome(self.index, batch, None, told)
+        return Outcome(self.index, report.batch, report) if report.batch else None
 
     def restart(self) -> None:
         """Replace a dead or hung process with a new one, which has no rows."""
@@ -287,7 +274,8 @@ class RowWorker(WorkerHandle):
         self._pid = self.process.pid
         self.known.clear()
         self._servings.clear()
-        self.alone = self.abandoned = None
+        # A row that is tried again in the new process may leave the slot as it was.
+        self._progress, self.progress_at = (), time.monotonic()
         slot = self.slot
         slot[CURSOR], slot[START], slot[STOP], slot[BUSY], slot[BATCH] = -1, 0, 0, 0, 0
 
@@ -354,7 +342,6 @@ class RowPool(WorkerPool[RowWorker]):
         # Blocks that all workers that are ready have received.
         self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
-        self._leftover: list[SharedBatch] = []
 
     def deal(self, batch: SharedBatch) -> None:
         """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
@@ -383,15 +370,12 @@ class RowPool(WorkerPool[RowWorker]):
         super()._tend(worker)
         worker.keep_serving(self.dealing)
 
-    def _is_settled(self, worker: RowWorker) -> bool:
-        return super()._is_settled(worker) and worker.abandoned is None
-
     def replace(self, worker: RowWorker) -> None:
         """Replace a worker's process; the batch that it was stepping gets an `Outcome`."""
         super().replace(worker)
         _, _, batch = worker.left_at
         if batch:
-            self.outcomes.append(Outcome(worker.index, batch, None, None))
+            self.outcomes.append(Outcome(worker.index, batch, None))
 
     def _tend_ready(self, worker: RowWorker) -> None:
         outcome = worker.outcome()
@@ -400,23 +384,8 @@ class RowPool(WorkerPool[RowWorker]):
             self._changed.add(worker.index)  # there may be another one
             if outcome.died:
                 self.replace_dead(worker)
-        elif worker.abandoned is not None:
-            self._tend_stopping(worker, *worker.abandoned)
         else:
             super()._tend_ready(worker)
-
-    def _tend_stopping(self, worker: RowWorker, batch: int, since: float) -> None:
-        """Replace a worker that does not finish its range of an abandoned batch."""
-        if worker.batch != batch:
-            worker.abandoned = None
-        elif time.monotonic() - since > _GRACE_SECONDS:
-            logger.warning(
-                "the worker with pid %d did not finish its rows of an abandoned batch within %g "
-                "seconds; it is replaced",
-                worker.process.pid,
-                _GRACE_SECONDS,
-            )
-            self.replace(worker)
 
     def outcomes_of(self, batch: int) -> list[Outcome]:
         """Remove and return the outcomes of a batch."""
@@ -425,29 +394,32 @@ class RowPool(WorkerPool[RowWorker]):
         return mine
 
     def abandon(self, batch: SharedBatch) -> None:
-        """Keep the memory of a batch that has ended until no worker writes to it.
+        """Release the memory of a batch that has ended, once no worker writes to it.
 
-        The workers take no further rows of it, but finish the ranges that they have taken.
+        There are no tokens of it any more, and workers finish the ranges that they have taken.
+        Those that do not do so within a second are replaced.
         """
-        self._leftover.append(batch)
-        for worker in self.workers:
-            if worker.batch == batch.number and worker.abandoned is None:
-                worker.abandoned = batch.number, time.monotonic()
-                self._changed.add(worker.index)
-
-    def release_unused(self) -> None:
-        """Release memory of abandoned batches that no worker writes to any more."""
-        for left in tuple(self._leftover):
-            if not any(worker.may_write(left.number) for worker in self.workers):
-                self._leftover.remove(left)
-                self.outcomes_of(left.number)
-                left.release()
+        until = time.monotonic() + _GRACE_SECONDS
+        while left := [worker for worker in self.workers if worker.may_write(batch.number)]:
+            if time.monotonic() < until:
+                self.wait(_CHECK_SECONDS)
+                continue
+            for worker in left:
+                logger.warning(
+                    "the worker with pid %d did not finish its rows of an abandoned batch within "
+                    "%g seconds; it is replaced",
+                    worker.process.pid,
+                    _GRACE_SECONDS,
+                )
+                self.replace(worker)
+        self.outcomes_of(batch.number)
+        batch.release()
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
+        if self.dealing is not None:  # otherwise workers would step its rows first
+            self.tokens.drain(None)
         super().close(seconds)
-        while self._leftover:
-            self._leftover.pop().release()
         self._slots.close()
         self.tokens.close()
         if self._finalizer is not None:

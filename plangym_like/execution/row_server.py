@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Rows
 from plangym_like.batch.layout import Layout
@@ -67,28 +66,14 @@ class Order(NamedTuple):
 
     Attributes
     ----------
-    worker : int
-        The number of the worker's progress slot.
-    slots : int
-        The number of the block that holds all progress slots.
-    signature : int
-        The signature of the owner's layout.
-    linger : float
-        Seconds for which the worker polls for the next token before it sleeps.
     attached : sequence of int
-        The numbers of blocks whose file descriptors are sent with the order. If it begins with 0,
-        the descriptors of the pipe of tokens, and of the event that tells the owner that a batch is
-        done, are sent before them.
+        The numbers of blocks whose file descriptors are sent with the order.
     dropped : sequence of int
         The numbers of blocks that the worker no longer needs.
     task : (Key, Range), optional
         A range of rows, and its batch, that only this worker is to step. It then does not serve.
     """
 
-    worker: int
-    slots: int
-    signature: int
-    linger: float
     attached: Sequence[int]
     dropped: Sequence[int]
     task: tuple[Key, Range] | None = None
@@ -159,50 +144,51 @@ class _RowServer:
         self._stepped: list[Range] = []
         self._reports = False
 
+    def connect(self, worker: int, linger: float, fds: Sequence[int]) -> None:
+        """Take the descriptors that `greet` describes."""
+        if self._done_fd >= 0:
+            self._tokens.close()
+            os.close(self._done_fd)
+        slots_fd, read_fd, write_fd, self._done_fd = fds
+        self._tokens = Tokens(read_fd, write_fd)
+        nbytes = 8 * SLOT_WORDS
+        slots = attach(slots_fd)
+        self._slot = slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
+        self._worker, self._linger = worker, linger
+
     def begin(self, env: HostedEnv, order: Order, fds: Sequence[int]) -> None:
         """Get ready for an order.
 
         Raises
         ------
-        StateMismatchError
-            The batches of `env` have another layout than those of the owner.
         MemoryError
             A block cannot be mapped.
         """
-        self._attach(order.attached, fds)
+        self._map(order.attached, list(fds))
         if order.dropped:
             self._placed.clear()
             self._batch = None
         for number in order.dropped:
             self._blocks.pop(number, None)
         self._stepper = env.row_stepper
-        layout = self._stepper.layout
-        if layout.signature != order.signature:
-            raise _mismatch(layout)
-        self._slot = progress_slot(self._blocks[order.slots], order.worker)
-        self._worker = order.worker
-        self._linger = order.linger
 
     def serve(self) -> None:
-        """Step the rows of tokens until there is something to report, or another request."""
-        slot, tokens = self._slot, self._tokens
-        until = time.perf_counter() + self._linger
+        """Step the rows of tokens until there is something to report, or another request.
+
+        Requests are looked for between batches: the owner sends none to a worker with tokens left.
+        """
+        slot, tokens, stepped, until = self._slot, self._tokens, True, 0.0
         while True:
-            if wait_for_request(-1, 0.0):  # it may bring the blocks of the batch that comes next
-                break
             slot[BUSY] = 1
             token = tokens.take()
             if token is not None:
                 key, (start, stop) = token
-                if self._reports and key != self._key:
+                if key != self._key and (self._reports or not self._open_next(key)):
                     tokens.put_back(key, (start, stop))
                     break
-                if not self._open(key):
-                    tokens.put_back(key, (start, stop))
-                    break  # the owner sends the blocks
                 if self._batch is not None:
                     self._step(start, stop)
-                    until = time.perf_counter() + self._linger
+                    stepped = True
                 continue
             if self._reports:
                 break
@@ -210,8 +196,14 @@ class _RowServer:
             if self._batch is not None and self._batch.is_done():
                 os.eventfd_write(self._done_fd, 1)
                 self._batch = None
+            if stepped:
+                stepped, until = False, time.perf_counter() + self._linger
             if self._waits(until):
                 break
+
+    def _open_next(self, key: Key) -> bool:
+        """Find the batch `key`; return False if a request, such as for its blocks, comes first."""
+        return not wait_for_request(-1, 0.0) and self._open(key)
 
     def _waits(self, until: float) -> bool:
         """Wait for the next token or request; return whether there is a request.
@@ -282,7 +274,6 @@ class _RowServer:
         regions["inputs"] = self._blocks[block][HEADER_NBYTES:]
         layout, actions = self._stepper.layout, description.actions
         rows = layout.place(description.shape, regions, actions)
-        rows.inputs.verified = description.verified
         found = description, rows
         if actions is None and isinstance(rows.inputs.dt, int) and not rows.objects:
             if len(self._placed) >= _KEPT_PLACES:
@@ -302,7 +293,6 @@ class _RowServer:
         slot[START], slot[STOP] = start, stop
         begun = time.perf_counter_ns()
         rows.cursor[0] = start
-        self._stepper.layout.verify(rows.inputs, start, stop)
         errors = self._stepper.run_rows(rows, start, stop, masked=description.masked)
         self._errors |= errors or {}
         slot[NANOSECONDS] += time.perf_counter_ns() - begun
@@ -343,17 +333,8 @@ class _RowServer:
         slot[BUSY] = 0
         return report
 
-    def _attach(self, numbers: Sequence[int], fds: Sequence[int]) -> None:
-        """Map the blocks `numbers` from the descriptors `fds`; keep none if one mapping fails."""
-        left = list(fds)
-        if 0 in numbers:
-            if self._done_fd >= 0:
-                self._tokens.close()
-                os.close(self._done_fd)
-            self._tokens, self._done_fd = Tokens(left.pop(0), left.pop(0)), left.pop(0)
-        self._map([number for number in numbers if number], left)
-
     def _map(self, numbers: Sequence[int], fds: list[int]) -> None:
+        """Map the blocks `numbers`; keep none if one mapping fails."""
         # A separate method, for the same reason as in `RowStepper._run_range`.
         try:
             for number in numbers:
@@ -420,13 +401,32 @@ def _pack(rows: Rows, stepped: Iterable[int]) -> tuple[dict[int, bytes], dict[in
     return packed, refused
 
 
-def progress_slot(slots: Row, worker: int) -> NDArray[np.int64]:
-    """Return the progress slot of one worker, ``(SLOT_WORDS,) int64``."""
-    nbytes = 8 * SLOT_WORDS
-    return slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
+def greet(
+    env: HostedEnv, worker: int, linger: float, signature: int, fds: Sequence[int]
+) -> None:
+    """Make the environment, unless it exists already, and get ready to serve.
 
+    Parameters
+    ----------
+    env : HostedEnv
+    worker : int
+        The number of the worker's progress slot.
+    linger : float
+        Seconds for which the worker polls for the next token before it sleeps.
+    signature : int
+        The signature of the owner's layout.
+    fds : sequence of int
+        The descriptors of the block of progress slots, of both ends of the pipe of tokens, and of
+        the event that tells the owner that a batch is done.
 
-def greet(env: HostedEnv) -> None:
-    """Make the environment, unless it exists already."""
+    Raises
+    ------
+    StateMismatchError
+        The batches of `env` have another layout than those of the owner.
+    """
+    _server.connect(worker, linger, fds)
     env.setup()
     env.row_stepper.hosted = True
+    layout = env.row_stepper.layout
+    if layout.signature != signature:
+        raise _mismatch(layout)

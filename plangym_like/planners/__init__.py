@@ -9,8 +9,7 @@
 1000
 """
 
-from plangym_like.planners.beam_search import BeamSearch
-from plangym_like.planners.best_first import AStar, BestFirst
+from plangym_like.planners.best_first import AStar, BeamSearch, BestFirst
 from plangym_like.planners.cells import (
     DynamicScreenCells,
     ObservationCells,
@@ -21,12 +20,11 @@ from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
 from plangym_like.planners.gaussian_plans import CEM, ICEM, MPPI, PredictiveSampling
 from plangym_like.planners.go_explore import GoExplore, Visit
 from plangym_like.planners.iw import IW, RolloutIW
-from plangym_like.planners.observations import tile_colors
-from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
+from plangym_like.planners.observations import tile_colors, tile_pairs
+from plangym_like.planners.open_loop import OpenLoopMCTS, RandomShooting
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner, play
 from plangym_like.planners.puct import PUCT
-from plangym_like.planners.random_shooting import RandomShooting
 from plangym_like.planners.search import Progress, Search
 from plangym_like.planners.uct import UCT
 
@@ -58,4 +56,5 @@ __all__ = [
     "play",
     "position_cells",
     "tile_colors",
+    "tile_pairs",
 ]

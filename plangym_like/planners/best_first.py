@@ -1,97 +1,98 @@
-"""Best-first search and A*: expand the most promising states, until a plan is proven optimal."""
+"""Best-first search, A* and beam search: expand the states that look best."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.planners.action_sets import all_actions
+from plangym_like.planners.action_sets import ActionSampler, all_actions
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
+from plangym_like.planners.nodes import ROOT, Floats, Nodes
 from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
+from plangym_like.planners.walkers import Lineage, Walkers
 from plangym_like.results import BatchTransition
-from plangym_like.states.rows import Row, States
+from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
 
 
 @stored
-class SearchGraph:
-    """Nodes that record a cheapest known path to each key. Node 0 is the root.
+class SearchGraph(Nodes):
+    """Every transition of a search, and the cheapest known path to each key. Node 0 is the root.
 
-    A cheaper path to a known key adds a new node, so a node's path never changes. Each node has its
-    cost from the root, and the action and reward of the step that leads to it. `goal` is the node
-    of the cheapest goal so far. `duplicates` counts transitions that led to a key that had been
-    reached at the same cost or less.
+    A node has the ``action`` and ``reward`` of its transition, whether it has ``ended`` the
+    episode, and the ``cost`` and ``score`` (sum of rewards) of its path, which never changes: a
+    cheaper path to a known key leads to another node. `goal` is the node of the cheapest goal so
+    far. `duplicates` counts transitions to a key that was reached at the same cost or less.
     """
 
     def __init__(self, state: Row, key: Any, legal: Mask) -> None:
-        self.costs, self.rewards, self.actions, self.ended = [0.0], [0.0], [-1], [False]
-        self._parents, self._scores = [-1], [0.0]
-        self._nodes = {} if key is None else {key: 0}  # the key of the root may not be known
-        self._rows = {0: (np.array(state), np.array(legal))}
+        numbers = ((name, float) for name in ("reward", "cost", "score"))
+        super().__init__(("action", np.intp), ("ended", bool), *numbers)
+        # The cheapest node of each key, and its cost; the key of the root may not be known.
+        self._known = {} if key is None else {key: (ROOT, 0.0)}
+        # The states of the nodes to expand, and the actions that are legal there.
+        self._rows = {ROOT: (np.array(state), np.array(legal))}
         self.goal: int | None = None
         self.best_cost = math.inf
         self.duplicates = 0
         # The best node while no goal is found: heuristic value, negated score and node number.
-        self._nearest = (math.inf, math.inf, 0)
+        self._nearest = (math.inf, math.inf, ROOT)
 
-    def add(
+    def grow(
         self,
-        parents: list[int],
+        step: BatchTransition,
         keys: list[Any],
-        states: States,
         legal: Mask,
-        *columns: NDArray[Any],
+        values: Floats,
+        goals: Mask,
+        **fields: Any,
     ) -> Iterator[tuple[int, float]]:
         """Add transitions in order; yield each new node that may lead to a cheaper goal.
 
-        The columns ``(N,)`` are the actions, rewards, costs and heuristic values, and whether
-        transitions reach a goal, and end the episode. The heuristic value is yielded, too.
+        `values` are the heuristic values ``(N,)``; that of the node is yielded, too.
         """
-        each = zip(parents, keys, *(column.tolist() for column in columns), strict=True)
-        for row, (parent, key, action, reward, cost, heuristic, is_goal, ended) in enumerate(each):
-            cost += self.costs[parent]
-            known = self._nodes.get(key)
-            is_known = not ended and known is not None and self.costs[known] <= cost
+        nodes = self.add(**fields)
+        self["cost"][nodes] += self["cost"][fields["parents"]]
+        self["score"][nodes] = self["score"][fields["parents"]] + fields["reward"]
+        columns = (self["cost"][nodes], self["score"][nodes], self["ended"][nodes], values, goals)
+        each = zip(nodes.tolist(), keys, *(column.tolist() for column in columns), strict=True)
+        for row, (node, key, cost, score, ended, heuristic, is_goal) in enumerate(each):
+            known, least = self._known.get(key, (-1, math.inf))
+            is_known = not ended and least <= cost
             leads_nowhere = not is_goal and (ended or is_known)
             self.duplicates += is_known and not is_goal
-            if leads_nowhere and self._nearest[2]:
-                continue
-            node, score = len(self.costs), self._scores[parent] + reward
-            value = math.inf if leads_nowhere else heuristic
-            self._nearest = min(self._nearest, (value, -score, node))
-            for column, item in (
-                *((self.costs, cost), (self.rewards, reward), (self.actions, action)),
-                *((self.ended, ended), (self._parents, parent), (self._scores, score)),
-            ):
-                column.append(item)
+            if not leads_nowhere or not self._nearest[2]:
+                value = math.inf if leads_nowhere else heuristic
+                self._nearest = min(self._nearest, (value, -score, node))
             if is_goal and cost < self.best_cost:
                 self.goal, self.best_cost = node, cost
             if is_goal or leads_nowhere:
                 continue
-            self._nodes[key] = node
-            if known is not None:
-                self._rows.pop(known, None)
+            self._known[key] = node, cost
+            self._rows.pop(known, None)
             if cost + heuristic < self.best_cost:
-                self._rows[node] = states[row].copy(), legal[row].copy()
+                self._rows[node] = step.states[row].copy(), legal[row].copy()
                 yield node, heuristic
 
     def is_open(self, node: int, heuristic: float) -> bool:
         """Return whether a node must still be expanded because it may lead to a cheaper goal."""
-        return node in self._rows and self.costs[node] + heuristic < self.best_cost
+        return node in self._rows and self["cost"][node] + heuristic < self.best_cost
 
-    def take(self, node: int) -> tuple[Row, Mask]:
+    def pop(self, node: int) -> tuple[Row, Mask]:
         """Remove and return the state of a node to expand, and which actions are legal there."""
         return self._rows.pop(node)
 
@@ -100,22 +101,14 @@ class SearchGraph:
         """The cheapest goal; without one, the node with the lowest heuristic value."""
         return self._nearest[2] if self.goal is None else self.goal
 
-    def path(self, node: int) -> list[int]:
-        """Return the nodes of the path from the root to a node, without the root."""
-        path = []
-        while node:
-            path.append(node)
-            node = self._parents[node]
-        return path[::-1]
-
     def score(self, node: int) -> float:
         """Return the sum of the rewards on the path to a node."""
-        return math.fsum(self.rewards[one] for one in self.path(node))
+        return math.fsum(self["reward"][self.path(node)])
 
 
 @stored
 @dataclass
-class _Memory:
+class _GraphMemory:
     """The state of a search."""
 
     graph: SearchGraph
@@ -216,10 +209,10 @@ class BestFirst(Planner):
     def _priority(self, cost: float, heuristic: float) -> float:
         return heuristic
 
-    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _GraphMemory:
         """Keep the rest of an optimal plan whose first action was played, and led to `state`."""
         root_key = digests(state[None], 1)[0] if self._knows_root else None
-        memory = _Memory(SearchGraph(state, root_key, search.legal_starts()[0]))
+        memory = _GraphMemory(SearchGraph(state, root_key, search.legal_starts()[0]))
         if kept is not None and kept.memory.plan is not None and len(kept.memory.plan[0]) > 1:
             actions, rewards, ended, info = kept.memory.plan
             reserve = len(self.actions)  # a new search may need the rest of the budget
@@ -232,7 +225,7 @@ class BestFirst(Planner):
         return memory
 
     def _search(self, state: Row, search: Search) -> Plan:
-        memory: _Memory = search.memory
+        memory: _GraphMemory = search.memory
         if memory.plan is None:
             self._find(memory, search)
             found = self._found(memory)
@@ -242,10 +235,10 @@ class BestFirst(Planner):
             search.has(0)
             found = memory.plan
         actions, rewards, ended, info = found
-        search.report(math.fsum(rewards), f"{len(memory.graph.costs):,} states")
+        search.report(math.fsum(rewards), f"{memory.graph.size:,} nodes")
         return search.plan(state, actions, rewards, self.dt, ended=ended, **info)
 
-    def _find(self, memory: _Memory, search: Search) -> None:
+    def _find(self, memory: _GraphMemory, search: Search) -> None:
         """Expand states until none is left, or the budget is spent."""
         num_actions, graph, queue = len(self.actions), memory.graph, memory.queue
         while True:
@@ -263,7 +256,7 @@ class BestFirst(Planner):
             for _ in chosen:
                 heapq.heappop(queue)
             memory.expanded += len(chosen)
-            states, legal = zip(*(graph.take(node) for _, _, node in chosen), strict=True)
+            states, legal = zip(*(graph.pop(node) for _, _, node in chosen), strict=True)
             which, actions = np.concatenate(legal).reshape(len(chosen), num_actions).nonzero()
             parents = [chosen[place][2] for place in which.tolist()]
             rows = np.concatenate(states).reshape(len(chosen), -1)[which]
@@ -275,35 +268,35 @@ class BestFirst(Planner):
             if self.heuristic is not None:
                 values = _numbers("heuristic", self.heuristic(*situation), len(parents))
             costs, goals = _costs(self.cost, step), _goals(self.goal, step)
-            columns = (actions, step.rewards, costs, values, goals, ended)
-            for node, value in graph.add(
-                parents, keys, step.states, search.legal_after(step), *columns
-            ):
-                priority = self._priority(graph.costs[node], value)
+            legal_after = search.legal_after(step)
+            fields = {"parents": parents, "action": actions, "reward": step.rewards}
+            fields |= {"cost": costs, "ended": ended}
+            for node, value in graph.grow(step, keys, legal_after, values, goals, **fields):
+                priority = self._priority(float(graph["cost"][node]), value)
                 heapq.heappush(queue, (priority, value, node))
             if graph.goal is not None:
-                search.report(graph.score(graph.goal), f"{len(graph.costs):,} states")
+                search.report(graph.score(graph.goal), f"{graph.size:,} nodes")
 
     def _found(
-        self, memory: _Memory
+        self, memory: _GraphMemory
     ) -> tuple[NDArray[Any], NDArray[np.float64], bool, dict[str, Any]]:
         """Return the actions, rewards, end and info of the best plan."""
         graph = memory.graph
-        left = [graph.costs[node] + h for _, h, node in memory.queue if graph.is_open(node, h)]
+        waiting = [(node, h) for _, h, node in memory.queue if graph.is_open(node, h)]
+        left = [float(graph["cost"][node]) + h for node, h in waiting]
         path = graph.path(graph.best)
         info = {
             "solved": graph.goal is not None,
             "optimal": graph.goal is not None and not left,
-            "cost": graph.costs[graph.best],
+            "cost": float(graph["cost"][graph.best]),
             "bound": min([graph.best_cost, *left]),
             "exhausted": not left,
             "expanded": memory.expanded,
             "generated": memory.generated,
             "duplicates": graph.duplicates,
         }
-        actions = self.actions[[graph.actions[one] for one in path]]
-        rewards = np.array([graph.rewards[one] for one in path])
-        return actions, rewards, graph.ended[graph.best], info
+        actions, ended = self.actions[graph["action"][path]], bool(graph["ended"][graph.best])
+        return actions, graph["reward"][path], ended, info
 
 
 def _check_options(heuristic: Any, cost: Any, goal: Any) -> None:
@@ -383,3 +376,179 @@ class AStar(BestFirst):
 
     def _priority(self, cost: float, heuristic: float) -> float:
         return cost + heuristic
+
+
+@stored
+@dataclass
+class _BeamMemory:
+    """The state of a search."""
+
+    lineage: Lineage
+    width: int  # of the current search
+    beam: Walkers
+    depth: int = 0  # of `beam`
+    # The best score at which each key was in the beam.
+    known: dict[Hashable, float] = field(default_factory=dict)
+    leaf: int = ROOT  # the node of the best state of the last depth
+    complete: bool = True  # whether the width has not limited the current search
+    exhausted: bool = False  # whether it did not limit the last one: a wider beam finds nothing new
+
+
+class BeamSearch(Planner):
+    """Expand the `width` best states of each depth in one batch.
+
+    The algorithm is described in B. T. Lowerre, "The HARPY speech recognition system", 1976. States
+    are compared by the sum of their rewards, then by `heuristic`, then at random. A state is
+    dropped if it was in the beam before with a score at least as high.
+
+    When the beam has reached `depth`, or has no more states, the search begins again with twice the
+    width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. If the budget is too small for
+    a whole beam, only its best states are expanded. The search ends when the budget is spent, or
+    when the width did not limit the search, so that a wider beam would find nothing new.
+
+    An episode counts as a plan if it has ended, has reached `depth`, or has a score greater than 0.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite or a bounded box.
+    width : int
+        The number of states that are kept at each depth, in the first search.
+    depth : int, optional
+        The largest number of actions in a plan; by default, the episode or the budget limits it.
+    heuristic : callable, optional
+        ``heuristic(obs, infos, states)`` returns ``(N,)`` numbers. Among states with equal scores,
+        larger numbers are better. The function may remember earlier states to measure novelty.
+    key : "state", "obs" or callable
+        Which states count as the same, as in `BestFirst`: states with equal rows, with equal
+        observations, or with equal values of ``key(obs, infos, states)``, which returns an array
+        ``(N, ...)`` or N hashable objects. Rows of the same situation may differ, for example in
+        random generators and step counts.
+    dt : int
+        How long each action is held.
+    branches : int
+        The number of random actions for each state, if the action space is a box.
+    **rules
+        See `Rules`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("FrozenLake-v1", map_name="8x8", is_slippery=False)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = BeamSearch(env, key="obs").plan(state, budget=10_000, seed=0)
+    >>> plan.score, len(plan)  # no path to the goal is shorter
+    (1.0, 14)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        width: int = 64,
+        depth: int | None = None,
+        heuristic: Callable[..., Any] | None = None,
+        key: str | Callable[..., Any] = "state",
+        dt: int = 1,
+        branches: int = 16,
+        **rules: Unpack[Rules],
+    ) -> None:
+        super().__init__(env, **rules)
+        self.width, self.dt = as_count("width", width), as_count("dt", dt)
+        self.depth = None if depth is None else as_count("depth", depth)
+        self.branches = as_count("branches", branches)
+        if heuristic is not None and not callable(heuristic):
+            raise InputError(
+                f"heuristic must be a function of (obs, infos, states), got {heuristic!r}"
+            )
+        self.heuristic, self.key = heuristic, make_key(key)
+        is_box = isinstance(env.action_space, Box)
+        self._sample = ActionSampler(env, self.name) if is_box else None
+        self._all = None if is_box else all_actions(env, self.name)
+
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _BeamMemory:
+        return _BeamMemory(Lineage(self.env), self.width, Walkers.at(state, search))
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        memory: _BeamMemory = search.memory
+        branches = self.branches if self._all is None else len(self._all)
+        while True:
+            if not len(memory.beam.nodes) or memory.depth == self.depth:
+                memory.exhausted = memory.complete
+                memory.width = min(2 * memory.width, sys.maxsize)  # larger ones are impossible
+                memory.beam, memory.known = Walkers.at(state, search), {}
+                memory.depth, memory.complete = 0, True
+            fit = search.fit(len(memory.beam.nodes), branches)
+            if not search.has(fit * branches) or memory.exhausted:
+                break
+            self._expand(memory, search, fit)
+        best = search.best
+        node = memory.leaf if best.found is None else best.found
+        taken, dt, rewards = memory.lineage.moves(node)
+        return search.plan(state, taken, rewards, dt, ended=best.ended)
+
+    def _expand(self, memory: _BeamMemory, search: Search, count: int) -> None:
+        """Step all actions of the first `count` states of the beam, and choose the next beam."""
+        beam, memory.depth = memory.beam, memory.depth + 1
+        memory.complete = memory.complete and count == len(beam.nodes)
+        parents, actions = self._branches(beam.legal[:count], search.rng)
+        step, after = beam.take(parents).step(search, memory.lineage, actions, self.dt)
+        nodes, scores = after.nodes, after.scores
+        over = step.terminateds | step.truncateds
+        search.keep_episode(nodes, scores, over, memory.depth == self.depth)
+        search.report(search.best.score, f"width {memory.width:,}, depth {memory.depth:,}")
+        order = self._ranking(step, scores, search.rng)
+        memory.leaf = int(nodes[order[0]])
+        keys = digests(self.key(step.obs, step.infos, step.states), len(nodes))
+        alive = order[~over[order]]
+        rows, are_all = _first_visits(keys, scores, alive, memory.known, memory.width)
+        memory.complete = memory.complete and are_all and self._all is not None
+        memory.beam = after.take(rows)
+
+    def _branches(
+        self, legal: Mask, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return the parent ``(N,)`` and the action ``(N, ...)`` of each new state."""
+        if self._all is None:
+            assert self._sample is not None
+            actions = self._sample(rng, len(legal) * self.branches)
+            return np.repeat(np.arange(len(legal)), self.branches), actions
+        parents, chosen = legal.nonzero()
+        return parents, self._all[chosen]
+
+    def _ranking(
+        self, step: BatchTransition, scores: NDArray[np.float64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Return the indices ``(N,)`` of the rows of `step`, from the best row to the worst."""
+        keys = [rng.random(len(scores)), -scores]
+        if self.heuristic is not None:
+            values = np.asarray(self.heuristic(step.obs, step.infos, step.states), np.float64)
+            if values.shape != scores.shape:
+                raise InputError(
+                    f"heuristic must return an array ({len(scores)},), got {values.shape}"
+                )
+            keys.insert(1, -values)
+        return np.lexsort(keys)
+
+
+def _first_visits(
+    keys: Sequence[Hashable],
+    scores: NDArray[np.float64],
+    order: NDArray[np.int64],
+    known: dict[Hashable, float],
+    width: int,
+) -> tuple[NDArray[np.int64], bool]:
+    """Return the first `width` rows of `order` that beat the best score of their key so far.
+
+    `known` holds the best scores, and is updated. Also return whether these are all such rows.
+    """
+    found: list[int] = []
+    are_all = True
+    for row in order.tolist():
+        score = float(scores[row])
+        if known.get(keys[row], -np.inf) < score:
+            if len(found) == width:
+                are_all = False
+                break
+            known[keys[row]] = score
+            found.append(row)
+    return np.array(found, np.int64), are_all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,12 @@ from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
-from plangym_like.planners.nodes import ROOT, Ints, Lineage
+from plangym_like.planners.nodes import ROOT
 from plangym_like.planners.observations import as_vectors, ranges
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
+from plangym_like.planners.walkers import Lineage, Walkers
 from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
@@ -29,64 +30,16 @@ _MOST = 8  # after going back, a swarm has at most this multiple of `walkers`
 
 
 @stored
-class Swarm(NamedTuple):
-    """N walkers, as arrays; `nodes` are nodes of the `Lineage`, `legal` ``(N, A)`` their actions.
-
-    `lives` is one number for all: a walker that has fewer lives after a step is dead.
-    """
-
-    states: NDArray[np.uint8]
-    obs: NDArray[np.float64]
-    scores: NDArray[np.float64]
-    frames: NDArray[np.int64]
-    nodes: Ints
-    legal: Mask
-    lives: float
-
-    @classmethod
-    def at(cls, state: Row, size: int, legal: Mask) -> Swarm:
-        """Return `size` walkers at the root, where observations and lives are not known."""
-        states, zeros = np.repeat(np.asarray(state)[None], size, axis=0), np.zeros(size)
-        nodes, legal = np.full(size, ROOT), np.repeat(legal, size, axis=0)
-        return cls(states, zeros[:, None], zeros, zeros.astype(int), nodes, legal, -np.inf)
-
-    def take(self, rows: NDArray[np.int64]) -> Swarm:
-        """Return the walkers in these rows; a row may occur more than once."""
-        columns: Any = [column[rows] for column in self[:-1]]
-        return Swarm._make([*columns, self.lives])
-
-    def some(self, count: int, rng: np.random.Generator) -> Swarm:
-        """Return at most `count` walkers: the one with the best score, and random ones."""
-        if len(self.scores) <= count:
-            return self
-        rows = rng.permutation(len(self.scores))[:count]
-        rows[0] = np.argmax(self.scores)
-        return self.take(rows)
-
-
-def dead_walkers(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
-    """Return which rows ``(N,)`` are dead, and the largest number of lives so far.
-
-    A row is dead if its episode has ended, or if it has fewer lives than `lives`, the largest
-    number before this step. If the lives of some rows are not known, lives are ignored.
-    """
-    over = step.terminateds | step.truncateds
-    if not step.infos.mask("lives").all():
-        return over, lives
-    have = step.infos["lives"]
-    return over | (have < lives), max(lives, float(have.max()))
-
-
-@stored
 @dataclass
 class _Memory:
     """The state of a search."""
 
     lineage: Lineage
     size: int  # the number of walkers to begin with
-    start: Swarm
-    swarm: Swarm
-    camps: deque[Swarm]  # earlier swarms to go back to
+    start: Walkers
+    # All have the most lives that any of them has had; a walker with fewer is dead.
+    swarm: Walkers
+    camps: deque[Walkers]  # earlier swarms to go back to
     leader: int = ROOT  # the node of the best walker
     frames: int = 0  # that it has played
     record: float = -np.inf  # the highest score since the last new episode
@@ -185,14 +138,14 @@ class FractalMonteCarlo(Planner):
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         size = search.fit(self.walkers)
-        start = Swarm.at(state, size, search.legal_starts())
+        start = Walkers.at(state, search, size)
         return _Memory(Lineage(self.env), size, start, start, deque([start], maxlen=_CAMPS))
 
     def _search(self, state: Row, search: Search) -> Plan:
         memory: _Memory = search.memory
         while search.has(len(memory.swarm.scores)):
             if memory.moves and memory.moves % _CAMP_EVERY == 0:
-                memory.camps.append(memory.swarm.some(memory.size, search.rng))
+                memory.camps.append(_some(memory.swarm, memory.size, search.rng))
             memory.moves += 1
             step, dead = self._move(memory, search)
             over = step.terminateds | step.truncateds
@@ -200,13 +153,13 @@ class FractalMonteCarlo(Planner):
             if dead.all() and memory.setbacks >= _SETBACKS and not over.all():
                 # Going back has not helped: continue with one life less.
                 lives = float(step.infos["lives"][~over].max())
-                memory.swarm = memory.swarm._replace(lives=lives)
+                memory.swarm = memory.swarm._replace(lives=np.full_like(memory.swarm.lives, lives))
                 dead = over | (step.infos["lives"] < lives)
             if not dead.all():
-                swarm = memory.swarm.take(self._copies(memory.swarm, dead, search.rng))
+                swarm = memory.swarm.take(self._copies(memory.swarm, step.obs, dead, search.rng))
                 if np.max(swarm.scores) > memory.record:
                     memory.record, memory.setbacks = float(np.max(swarm.scores)), 0
-                    swarm = swarm.some(memory.size, search.rng)
+                    swarm = _some(swarm, memory.size, search.rng)
                 memory.swarm = swarm
             elif step.truncateds.any():  # an episode has reached its limit
                 memory.start_again()
@@ -223,18 +176,12 @@ class FractalMonteCarlo(Planner):
         actions, dt = self._sample(rng, count), rng.integers(1, self.hold + 1, count)
         if search.turns.legal is not None:  # an action might not be legal for longer
             actions, dt = self._sample.among(actions, swarm.legal, rng), np.ones_like(dt)
-        step = search.step_batch(actions, swarm.states, dt)
-        dead, lives = dead_walkers(step, swarm.lives)
-        memory.swarm = swarm = Swarm(
-            step.states,
-            as_vectors(step.obs),
-            swarm.scores + step.rewards,
-            swarm.frames + step.infos["n_step"],
-            memory.lineage.record(swarm.nodes, actions, dt, step.rewards),
-            search.legal_after(step),
-            lives,
-        )
-        row = search.keep_episode(swarm.nodes, swarm.scores, step.terminateds | step.truncateds)
+        step, after = swarm.step(search, memory.lineage, actions, dt)
+        over = step.terminateds | step.truncateds
+        dead = over | (after.lives < swarm.lives)
+        most = np.maximum(swarm.lives, after.lives.max())
+        memory.swarm = swarm = after._replace(lives=most)
+        row = search.keep_episode(swarm.nodes, swarm.scores, over)
         if search.best.found is None:
             row = int(np.argmax(swarm.scores))
         if row is not None:
@@ -242,13 +189,14 @@ class FractalMonteCarlo(Planner):
         return step, dead
 
     def _copies(
-        self, swarm: Swarm, dead: NDArray[np.bool_], rng: np.random.Generator
+        self, swarm: Walkers, obs: Any, dead: Mask, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Return the row ``(N,)`` that each walker continues from: its own or a companion's."""
+        vectors = as_vectors(obs)
         size, alive = len(dead), np.flatnonzero(~dead)
         companion = alive[rng.integers(len(alive), size=size)]
-        spread = swarm.obs.std(axis=0) if self._ranges is None else self._ranges
-        difference = (swarm.obs - swarm.obs[companion]) / np.where(spread > 0, spread, 1.0)
+        spread = vectors.std(axis=0) if self._ranges is None else self._ranges
+        difference = (vectors - vectors[companion]) / np.where(spread > 0, spread, 1.0)
         distance = np.sqrt((difference * difference).sum(axis=1))
         # Logarithms, because virtual rewards may be too large or too small for a float.
         virtual = self.alpha * np.log(relativize(swarm.scores))
@@ -258,6 +206,15 @@ class FractalMonteCarlo(Planner):
         copies = dead | (rng.random(size) < gain)
         copies[alive[np.argmax(swarm.scores[alive])]] = False
         return np.where(copies, companion, np.arange(size))
+
+
+def _some(swarm: Walkers, count: int, rng: np.random.Generator) -> Walkers:
+    """Return at most `count` walkers: the one with the best score, and random ones."""
+    if len(swarm.scores) <= count:
+        return swarm
+    rows = rng.permutation(len(swarm.scores))[:count]
+    rows[0] = np.argmax(swarm.scores)
+    return swarm.take(rows)
 
 
 def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -25,10 +25,11 @@ from plangym_like.planners.cells import (
 )
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
-from plangym_like.planners.nodes import ROOT, Ints, Lineage, Nodes
+from plangym_like.planners.nodes import ROOT, Nodes
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
+from plangym_like.planners.walkers import Lineage, Walkers
 from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
@@ -65,29 +66,6 @@ class Visit(NamedTuple):
 
 
 @stored
-class Walks(NamedTuple):
-    """N explorations, as arrays; `nodes` are nodes of the `Lineage`, `actions` the latest ones.
-
-    `cells` are the rows of their cells in the `CellArchive`; `legal` ``(N, A)`` says which actions
-    are legal.
-    """
-
-    states: NDArray[np.uint8]
-    scores: NDArray[np.float64]
-    frames: NDArray[np.int64]
-    lives: NDArray[np.float64]
-    nodes: Ints
-    actions: NDArray[Any]
-    cells: Ints
-    legal: Mask
-
-    def take(self, rows: Ints) -> Walks:
-        """Return the explorations `rows`."""
-        columns: Any = (column[rows] for column in self)
-        return Walks(*columns)
-
-
-@stored
 class CellArchive:
     """The best visit to each cell; row 0 is the first state, whose cell is not known.
 
@@ -112,8 +90,8 @@ class CellArchive:
     def __len__(self) -> int:
         return len(self._names)
 
-    def choose(self, count: int, actions: NDArray[Any], rng: np.random.Generator) -> Walks:
-        """Draw `count` cells, and return explorations that start from their states.
+    def choose(self, count: int, rng: np.random.Generator) -> Walkers:
+        """Draw `count` cells, and return walkers that start from their states.
 
         The probability of a cell is proportional to ``1 / sqrt(seen + 1)``, where `seen` counts the
         steps that explorations have begun or ended in the cell since its best visit.
@@ -123,16 +101,14 @@ class CellArchive:
         rows = rng.choice(cells.size, count, p=weights / weights.sum())
         np.add.at(cells["seen"], rows, 1)
         states = np.stack([self._first ^ _unpacked(self._states[row]) for row in rows])
-        score, frames, lives = (cells[name][rows] for name in ("score", "frames", "lives"))
-        return Walks(
-            states, score, frames, lives, cells["node"][rows], actions, rows, cells["legal"][rows]
-        )
+        names = ("score", "frames", "lives", "node", "legal")
+        return Walkers(states, *(cells[name][rows] for name in names))
 
-    def add(self, after: Walks, names: list[Hashable], spent: Spent, screens: Any = 0) -> Walks:
+    def add(self, after: Walkers, names: list[Hashable], spent: Spent, screens: Any = 0) -> None:
         """Keep visits to new cells and better visits to known cells; count all others.
 
-        `after` are N explorations after a step, and `names` the cells that they are in. `screens`
-        ``(N, H, W)`` are thumbnails, if cells have any. Return `after`, with the rows of the cells.
+        `after` are N walkers after a step, and `names` the cells that they are in. `screens`
+        ``(N, H, W)`` are thumbnails, if cells have any.
         """
         cells = self._cells
         rows = np.array([self._names.setdefault(one, len(self._names) + 1) for one in names])
@@ -166,7 +142,6 @@ class CellArchive:
             cells[name][rows_kept] = values[kept] if np.ndim(values) else values
         for row, cell in zip(kept.tolist(), rows_kept.tolist(), strict=True):
             self._states[cell] = _packed(after.states[row] ^ self._first)
-        return after._replace(cells=rows)
 
     def rename(self, cells: ScreenCells) -> None:
         """Use other cells, computed from the screens of the known ones; keep the best visits."""
@@ -208,7 +183,7 @@ class _Memory:
     lineage: Lineage
     batch: int
     dynamic: DynamicScreenCells | None = None
-    walks: Walks | None = None
+    walkers: Walkers | None = None
     step: int = 0
     # Thumbnails of recent screens, and the number of transitions after which cells are fitted.
     recent: deque[NDArray[np.uint8]] = field(default_factory=deque)
@@ -322,55 +297,42 @@ class GoExplore(Planner):
     def _search(self, state: Row, search: Search) -> Plan:
         memory: _Memory = search.memory
         archive, lineage = memory.archive, memory.lineage
-        while search.has(memory.batch if memory.walks is None else len(memory.walks.nodes)):
-            if memory.walks is None:
+        while search.has(memory.batch if memory.walkers is None else len(memory.walkers.nodes)):
+            first = None
+            if memory.walkers is None:
                 self._fit(memory, search)
                 first = self._sample(search.rng, memory.batch)
-                memory.walks, memory.step = archive.choose(memory.batch, first, search.rng), 0
-            self._step(memory, search)
-            if memory.step == self.steps or not len(memory.walks.nodes):
-                memory.walks = None
+                memory.walkers, memory.step = archive.choose(memory.batch, search.rng), 0
+            self._step(memory, search, memory.walkers, first)
             search.report(search.best.score, f"{len(archive):,} cells")
         best = search.best
         taken, dt, rewards = lineage.moves(archive.newest() if best.found is None else best.found)
         visits = archive.visits()
         return search.plan(state, taken, rewards, dt, ended=best.ended, cells=visits)
 
-    def _step(self, memory: _Memory, search: Search) -> None:
-        """Let each exploration take an action; keep what it finds."""
-        walks, rng = memory.walks, search.rng
-        assert walks is not None
-        count = len(walks.nodes)
+    def _step(self, memory: _Memory, search: Search, walkers: Walkers, first: Any) -> None:
+        """Let each walker take an action (`first` if they have just begun); keep what is found."""
+        rng, lineage, count = search.rng, memory.lineage, len(walkers.nodes)
         actions = self._sample(rng, count)
-        kept = rng.random(count) < (self.repeat if memory.step else 1.0)
-        actions[kept] = walks.actions[kept]
-        actions = self._sample.among(actions, walks.legal, rng)
-        step = search.step_batch(actions, walks.states, self.dt)
+        kept = rng.random(count) < (self.repeat if first is None else 1.0)
+        actions[kept] = (lineage["action"][walkers.nodes] if first is None else first)[kept]
+        actions = self._sample.among(actions, walkers.legal, rng)
+        step, after = walkers.step(search, lineage, actions, self.dt)
         over = step.terminateds | step.truncateds
-        has_lives = step.infos.keys() >= {"lives"} and step.infos.mask("lives").all()
-        after = Walks(
-            step.states,
-            walks.scores + step.rewards,
-            walks.frames + step.infos["n_step"],
-            step.infos["lives"].astype(np.float64) if has_lives else walks.lives,
-            memory.lineage.record(walks.nodes, actions, self.dt, step.rewards),
-            actions,
-            walks.cells,
-            search.legal_after(step),
-        )
         search.keep_episode(after.nodes, after.scores, over)
         if self._has_default and has_position(step.infos):
             memory.dynamic, self.cell_of = None, position_cells
         cell_of: CellOf = memory.dynamic or self.cell_of
         names, screens = _cells(step, cell_of)
-        lost = (over | (after.lives < walks.lives)).tolist()
+        lost = (over | (after.lives < walkers.lives)).tolist()
         alive = [row for row, name in enumerate(names) if name is not None and not lost[row]]
         seen = 0 if screens is None else screens[alive]
         if len(alive) < count:
             names, after = [names[row] for row in alive], after.take(np.array(alive, np.intp))
         if alive:
-            after = memory.archive.add(after, names, search.spent(), seen)
-        memory.walks, memory.step = after, memory.step + 1
+            memory.archive.add(after, names, search.spent(), seen)
+        memory.step += 1
+        memory.walkers = after if alive and memory.step < self.steps else None
         if screens is not None:
             memory.recent.extend(screens[rng.integers(count, size=_SCREENS)])
 

@@ -1,7 +1,6 @@
 """IW(1) and Rollout-IW(1): searches that prune states without anything new.
 
 - `LookaheadTree`: the states that were generated
-- `Novelty`: the least depth at which each atom was seen
 - `WidthPlanner`: what both planners share
 """
 
@@ -23,6 +22,7 @@ from plangym_like.planners.action_sets import all_actions, index_of
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Nodes
+from plangym_like.planners.novelty import Atom, Novelty
 from plangym_like.planners.observations import Features, default_features
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
@@ -30,9 +30,6 @@ from plangym_like.planners.search import Search
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
-_UNSEEN = np.iinfo(np.int32).max
-# A table of this many depths takes 512 MiB.
-_MOST_ATOMS = 1 << 27
 # Random numbers of rollouts are drawn for this many levels of the tree at once.
 _LEVELS = 32
 
@@ -130,111 +127,6 @@ class LookaheadTree(Nodes):
 
 
 @stored
-class Novelty:
-    """A table of the least depth at which each atom was seen.
-
-    It is the table ``d(p)`` of Rollout-IW. A state at depth d is novel if it has an atom p with
-    ``d < d(p)``. In a breadth-first search, a state is novel if it has an atom that no earlier
-    state had, as in IW(1).
-    """
-
-    def __init__(self) -> None:
-        # The last element is for the index -1, which means no atom, and is never novel.
-        self._depths: NDArray[np.int32] = np.array([-1], np.int32)
-        self._num_columns = 0
-
-    def atoms(self, features: Any, count: int) -> NDArray[np.int32]:
-        """Return the numbers of each row's atoms ``(count, K)``; shorter rows are filled with -1.
-
-        Raises
-        ------
-        InputError
-            The features are not an array ``(count, F)`` of bools or integers, with the F of the
-            first call, or their values are too large.
-        """
-        array = np.asarray(features)
-        columns = array.shape[1] if array.ndim == 2 else 0
-        if not columns or len(array) != count or array.dtype.kind not in "biu":
-            raise InputError(
-                f"features must return an array ({count}, F) of integers or bools, with F at least "
-                f"1; got {array.dtype} {array.shape}"
-            )
-        if columns != (self._num_columns or columns):
-            raise InputError(
-                f"features must have {self._num_columns} columns, got {columns}: the first call "
-                f"returned {self._num_columns}"
-            )
-        self._num_columns = columns
-        if array.dtype == np.bool_:
-            self.reserve(columns)
-            return _numbers_of_true(array)
-        self.reserve(int(array.max(initial=0)) * columns + columns)
-        numbers: NDArray[np.int32] = array.astype(np.int32)
-        numbers *= columns
-        numbers += np.arange(columns, dtype=np.int32)
-        numbers[array < 0] = -1
-        return numbers
-
-    def reserve(self, atoms: int) -> None:
-        """Make room for the atoms with the numbers 0 to ``atoms - 1``."""
-        if atoms > _MOST_ATOMS:
-            raise InputError(
-                f"features have values that are too large: they make {atoms:,} atoms, and at most "
-                f"{_MOST_ATOMS:,} are possible"
-            )
-        if atoms >= len(self._depths):
-            depths = np.full(max(atoms + 1, 2 * len(self._depths)), _UNSEEN, np.int32)
-            depths[: len(self._depths) - 1] = self._depths[:-1]
-            depths[-1] = -1
-            self._depths = depths
-
-    def test(
-        self, atoms: NDArray[np.int32], depths: NDArray[np.int32]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]:
-        """Return which states are novel, and add all states to the table.
-
-        Also return a novel atom of each state, -1 if it has none, and all atoms that are seen at a
-        smaller depth than before.
-
-        The result is the same as if states were tested one by one, in ascending order of depth.
-        States of the same depth are tested in the order of rows.
-
-        Examples
-        --------
-        >>> table = Novelty()
-        >>> atoms = table.atoms(np.array([[0, 0], [0, 1], [1, 0], [1, 1]]), 4)
-        >>> table.test(atoms, np.array([1, 1, 1, 1], np.int32))[0].tolist()
-        [True, True, True, False]
-        >>> table.test(atoms, np.array([2, 1, 2, 0], np.int32))[0].tolist()
-        [False, False, False, True]
-        """
-        order = np.argsort(depths, kind="stable")
-        rows, columns = np.nonzero((self._depths[atoms] > depths[:, None])[order])
-        rows = order[rows]
-        numbers, first = np.unique(atoms[rows, columns], return_index=True)
-        rows = rows[first]
-        self._depths[numbers] = depths[rows]
-        novel, witness = np.zeros(len(atoms), np.bool_), np.full(len(atoms), -1, np.int32)
-        novel[rows], witness[rows] = True, numbers
-        return novel, witness, numbers
-
-    def depth_of(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the least depth at which each atom was seen; the atom -1 (none) gives -1."""
-        depths: NDArray[np.int32] = self._depths[atoms]
-        return depths
-
-
-def _numbers_of_true(array: NDArray[np.bool_]) -> NDArray[np.int32]:
-    # Finding the true elements is much faster along one axis than along two.
-    rows, columns = np.divmod(np.flatnonzero(array.ravel()), array.shape[1])
-    counts = np.bincount(rows, minlength=len(array))
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    numbers = np.full((len(array), max(1, int(np.max(counts, initial=0)))), -1, np.int32)
-    numbers[rows, places] = columns
-    return numbers
-
-
-@stored
 @dataclass
 class _Memory:
     """The state of a search."""
@@ -263,6 +155,7 @@ class WidthPlanner(Planner):
         features: Features | None = None,
         discount: float = 0.995,
         death_penalty: float = 0.0,
+        subtables: bool = False,
         batch: int = 64,
         dt: int = 1,
         **rules: Unpack[Rules],
@@ -274,6 +167,7 @@ class WidthPlanner(Planner):
         self.features = default_features(env, self.name) if features is None else features
         self.discount = as_number("discount", discount, 0.0, 1.0)
         self.death_penalty = as_number("death_penalty", death_penalty, 0.0)
+        self.subtables = bool(subtables)
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
@@ -286,7 +180,7 @@ class WidthPlanner(Planner):
             if child > 0 and np.array_equal(old["state"][child], state):
                 tree = old.below(child)
         tree["ended"][ROOT] = False  # a plan may start where an episode ended
-        novelty = Novelty()
+        novelty = Novelty(subtables=self.subtables)
         return _Memory(tree, novelty, self._test_again(tree, novelty))
 
     def _search(self, state: Row, search: Search) -> Plan:
@@ -315,17 +209,19 @@ class WidthPlanner(Planner):
         order = np.argsort(tree.leaves, kind="stable")
         novel, atoms = np.zeros(tree.size, np.bool_), tree["atoms"]
         novelty.reserve(int(np.max(atoms)) + 1)
-        novel[order], tree["witness"][order], _ = novelty.test(atoms[order], tree["depth"][order])
+        novel[order], tree["witness"][order], _ = novelty.test(
+            atoms[order], tree["depth"][order], tree["worth"][order]
+        )
         novel[ROOT] = True  # the root is always expanded
         return novel
 
     def _step(
         self, memory: _Memory, search: Search, parents: Ints, actions: Ints
-    ) -> tuple[Ints, NDArray[np.bool_], NDArray[np.int32]]:
+    ) -> tuple[Ints, NDArray[np.bool_], list[Atom]]:
         """Step actions from nodes.
 
-        Return the new nodes, which of them are novel and have not ended, and the atoms that were
-        seen at a smaller depth than before.
+        Return the new nodes, which of them are novel and have not ended, and the atoms that are now
+        seen at a smaller depth (see `Novelty.test`).
         """
         tree, novelty, count = memory.tree, memory.novelty, len(parents)
         step = search.step_batch(self.actions[actions], tree["state"][parents], self.dt)
@@ -335,7 +231,8 @@ class WidthPlanner(Planner):
             lives = step.infos["lives"].astype(np.float64)
             lost = np.fmax(tree["lives"][parents] - lives, 0)
             gain = gain - self.death_penalty * np.nan_to_num(lost)
-        novel, witness, seen = novelty.test(atoms, tree["depth"][parents] + 1)
+        worth = tree["worth"][parents] + gain
+        novel, witness, seen = novelty.test(atoms, tree["depth"][parents] + 1, worth)
         ended = step.terminateds | step.truncateds
         nodes = tree.expand(
             parents,
@@ -385,13 +282,17 @@ class IW(WidthPlanner):
     features : callable, optional
         A function of ``(obs, infos)`` of N transitions. It returns an array ``(N, F)`` of integers,
         whose values are the atoms of F variables (a negative value means no atom), or of bools,
-        whose true entries are the atoms. The default depends on the observations; see
-        `default_features`. With poor features, IW is little better than breadth-first search.
+        whose true entries are the atoms, or a list of N integer arrays, which hold the numbers of
+        each state's atoms. The default depends on the observations; see `default_features`. With
+        poor features, IW is little better than breadth-first search.
     discount : float
         The discount of the returns; the default is the discount in the paper's experiments.
     death_penalty : float
         If infos have ``"lives"``, the penalty for each lost life when paths are compared. It is
         not part of the plan's rewards.
+    subtables : bool
+        Whether novelty is judged only among states with a similar return from the root: one table
+        for returns of at most 0, and one from each power of 2 to the next. Penalties count.
     batch : int
         The number of nodes that are expanded at once.
     dt : int
@@ -452,15 +353,18 @@ class RolloutIW(WidthPlanner):
     Differences from the paper: `batch` rollouts run at the same time, and each of them steps
     a different transition of a batch. So a rollout chooses its action before the atoms of the
     batch's other transitions are known. The new states of a batch are tested in ascending order of
-    depth. The atoms of the first root are not known; see `IW`. The features of screens are the
-    basic ones of B-PROST (`tile_colors`), without the features of pairs of tiles.
+    depth. The atoms of the first root are not known; see `IW`. The default features of screens
+    are the basic ones of B-PROST (`tile_colors`); `tile_pairs` has all of them. A state with the
+    same features as its parent is pruned; the authors' code goes on for 30 frames with the same
+    action. Negative rewards are not multiplied.
 
     Parameters
     ----------
     env : PlanEnv
         Its action space is finite.
-    features, discount, death_penalty
-        As for `IW`.
+    features, discount, death_penalty, subtables
+        As for `IW`. The paper's best variant, NS+RA, has novelty subtables, and is averse to risk:
+        a death costs 500,000, and the discount is 1.
     batch : int
         The number of rollouts that run at the same time.
     dt : int
@@ -509,9 +413,14 @@ class _Solver:
     def __init__(self, memory: _Memory) -> None:
         self._tree, self._novelty = memory.tree, memory.novelty
         # The nodes whose witness is each atom.
-        self._witnessed: defaultdict[int, list[int]] = defaultdict(list)
-        for node, atom in enumerate(memory.tree["witness"].tolist()):
-            self._witnessed[atom].append(node)
+        self._witnessed: defaultdict[Atom, list[int]] = defaultdict(list)
+        self._add_witnesses(np.arange(self._tree.size))
+
+    def _add_witnesses(self, nodes: Ints) -> None:
+        keys = self._novelty.keys(self._tree["worth"][nodes]).tolist()
+        atoms = self._tree["witness"][nodes].tolist()
+        for node, key, atom in zip(nodes.tolist(), keys, atoms, strict=True):
+            self._witnessed[key, atom].append(node)
 
     def solve(self, node: int) -> None:
         """Mark a node as solved, and all nodes above it that then have no unsolved child."""
@@ -527,30 +436,28 @@ class _Solver:
                 return
             node = parent
 
-    def update(self, nodes: Ints, novel: NDArray[np.bool_], seen: NDArray[np.int32]) -> None:
+    def update(self, nodes: Ints, novel: NDArray[np.bool_], seen: list[Atom]) -> None:
         """Mark new nodes that are not novel, and nodes whose atoms were all seen at less depth.
 
-        `seen` are the atoms that were seen at a smaller depth than before.
+        `seen` are the atoms that are now seen at a smaller depth.
         """
         tree = self._tree
         for node in nodes[~novel].tolist():
             self.solve(node)
-        for atom in seen.tolist():
+        for atom in seen:
             for node in self._witnessed.pop(atom, []):
                 if not tree["solved"][node] and node != ROOT:
                     self.find_witness(node)
-        for node, atom in zip(
-            nodes[novel].tolist(), tree["witness"][nodes[novel]].tolist(), strict=True
-        ):
-            self._witnessed[atom].append(node)
+        self._add_witnesses(nodes[novel])
 
     def find_witness(self, node: int) -> None:
         """Find an atom that is still novel in a node; without one, the node is solved."""
         atoms = self._tree["atoms"][node]
-        left = atoms[self._novelty.depth_of(atoms) == self._tree["depth"][node]]
+        key = int(self._novelty.keys(self._tree["worth"][node : node + 1])[0])
+        left = atoms[self._novelty.depth_of(atoms, key) == self._tree["depth"][node]]
         if len(left):
             self._tree["witness"][node] = left[0]
-            self._witnessed[int(left[0])].append(node)
+            self._witnessed[key, int(left[0])].append(node)
         else:
             self.solve(node)
 

@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.env import PlanEnv
 from plangym_like.planners.checkpoint import stored
 
 Ints = NDArray[np.intp]
@@ -128,38 +127,3 @@ class Nodes:
         for link in self._links:
             part._columns[link] = numbers[part._columns[link]]
         return part
-
-
-@stored
-class Lineage(Nodes):
-    """The action, dt and reward of every step, so that paths can be read back.
-
-    It holds no states: a step takes about 24 bytes, plus the size of its action.
-
-    Parameters
-    ----------
-    env : PlanEnv
-
-    Examples
-    --------
-    >>> import plangym_like
-    >>> lineage = Lineage(plangym_like.make("CartPole-v1"))
-    >>> nodes = lineage.record([ROOT, ROOT], [0, 1], 1, [1.0, 1.0])
-    >>> nodes = lineage.record(nodes[[1, 1]], [0, 1], 2, [2.0, 2.0])
-    >>> lineage.moves(nodes[0])
-    (array([1, 0]), array([1, 2]), array([1., 2.]))
-    """
-
-    def __init__(self, env: PlanEnv) -> None:
-        space = env.action_space
-        action = ("action", space.dtype, space.shape or ())
-        super().__init__(action, ("dt", np.int32), ("reward", np.float64))
-
-    def record(self, parents: Any, actions: Any, dt: Any, rewards: Any) -> Ints:
-        """Record N steps from the nodes `parents`, and return the nodes ``(N,)`` they lead to."""
-        return self.add(parents, action=actions, dt=dt, reward=rewards)
-
-    def moves(self, node: int) -> tuple[NDArray[Any], NDArray[np.int64], Floats]:
-        """Return the actions ``(T, ...)``, dt and rewards ``(T,)`` on the path to `node`."""
-        path = self.path(node)
-        return self["action"][path], self["dt"][path].astype(np.int64), self["reward"][path]

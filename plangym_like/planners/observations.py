@@ -1,6 +1,6 @@
 """Batches of observations: their features, vectors and keys, and their rows.
 
-- `default_features`, `tile_colors`: features for width-based planners
+- `default_features`, `tile_colors`, `tile_pairs`: features for width-based planners
 - `as_vectors`, `ranges`: vectors for distances
 - `make_key`, `digests`: which states count as the same
 - `stacked`, `joined`, `rows_of`: batches that are put together and taken apart
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,16 +24,18 @@ from plangym_like.planners.nodes import Ints
 from plangym_like.results import BatchInfo
 from plangym_like.states.rows import States
 
-# Returns features ``(N, F)`` of N observations and infos. In an array of integers, each pair of a
+# Returns features of N observations and infos. In an array ``(N, F)`` of integers, each pair of a
 # column and its value is an atom, unless the value is negative. In an array of bools, the atoms are
-# the columns that are true.
-Features = Callable[[Any, BatchInfo], NDArray[Any]]
+# the columns that are true. A list holds an array of the numbers of each state's atoms.
+Features = Callable[[Any, BatchInfo], NDArray[Any] | list[NDArray[Any]]]
 # A function of N observations, infos and states that returns their keys: an array ``(N, ...)`` or N
 # hashable objects.
 Key = Callable[[Any, BatchInfo, States], Any]
 
 # Observations of uint8 with more numbers than this are screens.
 _MOST_VARIABLES = 1024
+# Pairs of this many colours of tiles with all others are made at once.
+_MOST_ROWS = 512
 # Integers with more possible values than this are not used as variables.
 _MOST_VALUES = 1 << 16
 
@@ -133,6 +136,105 @@ def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDA
     for row, screen in zip(seen, screens, strict=True):
         row[tile * 256 + screen] = True
     return seen
+
+
+def tile_pairs(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> list[NDArray[np.int32]]:
+    """Return the atoms of each screen: colours of tiles, and pairs of them with their offset.
+
+    These are the features B-PROST of Y. Liang, M. C. Machado, E. Talvitie and M. Bowling, "State of
+    the art control of Atari games using shallow reinforcement learning", AAMAS 2016: the basic
+    ones (a colour in a tile), pairs of colours of one screen with the offset between their tiles
+    (B-PROS), and, if `screens` has the screens before as well, pairs of a colour now and a colour
+    before (B-PROT). Colours are rounded to 7 bits. No background is subtracted.
+
+    A screen has thousands of atoms, and there are up to 27 million; a search takes about 100 KB
+    for each node.
+
+    Parameters
+    ----------
+    screens : array ``(N, H, W)`` or ``(N, H, W, 3)``, or ``(N, 2, H, W)`` or ``(N, 2, H, W, 3)``
+        With an axis of two, the first is the screen before, as
+        `gymnasium.wrappers.FrameStackObservation` returns them.
+    rows, columns : int
+        The number of tiles.
+
+    Returns
+    -------
+    list of array ``(K,) int32``
+        For `features` of `IW` and `RolloutIW`.
+
+    Examples
+    --------
+    >>> screens = np.zeros((1, 210, 160), np.uint8)
+    >>> screens[0, 20, 10] = 7
+    >>> [len(atoms) for atoms in tile_pairs(screens)]  # 225 colours in tiles, and 644 pairs
+    [869]
+    """
+    if screens.shape[-1] == 3 and screens.ndim > 3:
+        screens = screens[..., 0] >> 1 & 0x70 | screens[..., 1] >> 4 & 0x0C | screens[..., 2] >> 6
+    else:
+        screens = screens >> 1
+    if screens.ndim == 3:
+        screens = screens[:, None]
+    if screens.ndim != 4 or screens.shape[1] > 2 or screens.dtype != np.uint8:
+        raise InputError(
+            "screens must be uint8 arrays of one or two screens each, grey or RGB, got "
+            f"{screens.dtype} {screens.shape}"
+        )
+    height, width = screens.shape[2:]
+    across, down = np.arange(width) * columns // width, np.arange(height) * rows // height
+    tile = np.add.outer(down, across * rows)
+    num_tiles, num_offsets = rows * columns, (2 * rows - 1) * (2 * columns - 1)
+    found = []
+    for pair in screens:
+        now, *before = (_colors_of_tiles(screen, tile, num_tiles) for screen in pair[::-1])
+        atoms = [now[0] + now[1] * num_tiles]
+        atoms.append(num_tiles * 128 + _offsets(now, now, rows, num_offsets, ordered=True))
+        if before:
+            first = (num_tiles + num_offsets * 128) * 128
+            atoms.append(first + _offsets(now, before[0], rows, num_offsets))
+        found.append(np.concatenate(atoms).astype(np.int32))
+    return found
+
+
+def _colors_of_tiles(screen: NDArray[Any], tile: NDArray[Any], num_tiles: int) -> tuple[Ints, Ints]:
+    """Return the tiles and colours of all pairs of a tile and a colour in it, sorted by colour."""
+    seen = np.zeros(num_tiles * 128, np.bool_)
+    seen[tile + screen.astype(np.intp) * num_tiles] = True
+    colors, tiles = np.divmod(np.flatnonzero(seen), num_tiles)
+    return tiles, colors
+
+
+def _offsets(
+    first: tuple[Ints, Ints],
+    second: tuple[Ints, Ints],
+    rows: int,
+    num_offsets: int,
+    *,
+    ordered: bool = False,
+) -> Ints:
+    """Return the numbers of all pairs of colours, with the offset between their tiles.
+
+    If `ordered`, the two are the same, and each pair is taken in one order only.
+    """
+    codes, palettes = [], []
+    for tiles, colors in (first, second):
+        palette, color = np.unique(colors, return_inverse=True)
+        down, across = tiles % rows, tiles // rows
+        codes.append((across * (2 * rows - 1) + down, color))
+        palettes.append(palette)
+    (place, color), (other, other_color) = codes
+    seen = np.zeros(len(palettes[0]) * len(palettes[1]) * num_offsets, np.bool_)
+    here = color * len(palettes[1]) * num_offsets + place + num_offsets // 2
+    there = other_color * num_offsets - other
+    for start in range(0, len(here), _MOST_ROWS):
+        numbers = np.add.outer(here[start : start + _MOST_ROWS], there)
+        if ordered:
+            numbers = numbers[np.tri(len(numbers), len(there), start, dtype=np.bool_)]
+        seen[numbers] = True
+    pair, offset = np.divmod(np.flatnonzero(seen), num_offsets)
+    one, two = np.divmod(pair, len(palettes[1]))
+    return (palettes[0][one] * 128 + palettes[1][two]) * num_offsets + offset
 
 
 def as_vectors(obs: Any) -> NDArray[np.float64]:
@@ -256,32 +358,35 @@ def _frozen(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
-def stacked(observations: list[Any]) -> Any:
-    """Return observations as a batch, as `PlanEnv.step_batch` returns them.
-
-    >>> stacked([{"at": 3}, {"at": 4}])
-    {'at': array([3, 4])}
-    """
-    first = observations[0]
-    if isinstance(first, dict):
-        return {key: stacked([one[key] for one in observations]) for key in first}
+def _mapped(function: Callable[..., Any], *trees: Any) -> Any:
+    """Return the tree of what `function` returns for the parts of trees of dicts and tuples."""
+    first = trees[0]
+    if isinstance(first, Mapping):
+        return {key: _mapped(function, *(tree[key] for tree in trees)) for key in first}
     if isinstance(first, tuple):
-        return tuple(stacked(list(parts)) for parts in zip(*observations, strict=True))
-    if isinstance(first, np.ndarray | np.generic | int | float):
-        return np.stack([np.asarray(one) for one in observations])
-    return list(observations)
+        return tuple(_mapped(function, *parts) for parts in zip(*trees, strict=True))
+    return function(*trees)
+
+
+def stacked(observation: Any) -> Any:
+    """Return an observation as a batch of one, as `PlanEnv.step_batch` returns it.
+
+    >>> stacked({"at": 3, "told": "a"})
+    {'at': array([3]), 'told': ['a']}
+    """
+    numbers = np.ndarray | np.generic | int | float
+    return _mapped(
+        lambda part: np.asarray(part)[None] if isinstance(part, numbers) else [part], observation
+    )
 
 
 def joined(batches: list[Any]) -> Any:
     """Return batches of observations as one batch."""
-    first = batches[0]
-    if isinstance(first, dict):
-        return {key: joined([one[key] for one in batches]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(joined(list(parts)) for parts in zip(*batches, strict=True))
-    if isinstance(first, list):
-        return [one for batch in batches for one in batch]
-    return np.concatenate(batches)
+
+    def join(*parts: Any) -> Any:
+        return list(chain(*parts)) if isinstance(parts[0], list) else np.concatenate(parts)
+
+    return _mapped(join, *batches)
 
 
 def rows_of(observations: Any, rows: Ints) -> Any:
@@ -290,10 +395,8 @@ def rows_of(observations: Any, rows: Ints) -> Any:
     >>> rows_of({"at": np.array([3, 4, 5]), "told": ["a", "b", "c"]}, np.array([0, 2]))
     {'at': array([3, 5]), 'told': ['a', 'c']}
     """
-    if isinstance(observations, Mapping):
-        return {key: rows_of(part, rows) for key, part in observations.items()}
-    if isinstance(observations, tuple):
-        return tuple(rows_of(part, rows) for part in observations)
-    if isinstance(observations, list):
-        return [observations[row] for row in rows]
-    return observations[rows]
+
+    def chosen(part: Any) -> Any:
+        return [part[row] for row in rows] if isinstance(part, list) else part[rows]
+
+    return _mapped(chosen, observations)

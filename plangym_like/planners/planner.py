@@ -7,9 +7,10 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import isnan
-from typing import Any, ClassVar, NamedTuple, Self, Unpack
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import checkpoint as files
 from plangym_like.planners.action_sets import as_plan
-from plangym_like.planners.games import Game, Rules, Starts
+from plangym_like.planners.games import Game, Reads, Starts
 from plangym_like.planners.plan import CURVE, Plan, Spent, check_plan_env
 from plangym_like.planners.search import Best, Progress, Search, make_rng
 from plangym_like.results import ResetResult, Transition
@@ -57,8 +58,8 @@ class Planner(ABC):
     Parameters
     ----------
     env : PlanEnv
-    **rules
-        See `Rules`: functions that say which actions are legal, and who moves.
+    legal, to_play : callable, optional
+        Functions that say which actions are legal, and who moves; see `Rules`.
 
     Raises
     ------
@@ -88,9 +89,11 @@ class Planner(ABC):
         planner._given = args, kwargs  # for `save`
         return planner
 
-    def __init__(self, env: PlanEnv, **rules: Unpack[Rules]) -> None:
+    def __init__(
+        self, env: PlanEnv, *, legal: Reads | None = None, to_play: Reads | None = None
+    ) -> None:
         check_plan_env(self.name, env)
-        self.env, self._rules = env, rules
+        self.env, self._rules = env, (legal, to_play)
         self._game()  # raises if the rules cannot be used
         self._last: tuple[Row, Search] | None = None
         self._next_action: Any = None
@@ -150,7 +153,7 @@ class Planner(ABC):
         budget, seconds = checked_limits(budget, seconds, needed=True)
         check_seconds("every", every)
         starts = Starts.of(self.env, state)
-        with ProgressBar(self.name, progress) as report:
+        with progress_bar(self.name, progress) as report:
             search = self._started(starts, budget, seconds, seed, report)
             return self._run(starts.states[0], search, checkpoint, every)
 
@@ -163,7 +166,7 @@ class Planner(ABC):
         return search
 
     def _game(self) -> Game:
-        return Game(self.env, self.name, self._is_for_games, **self._rules)
+        return Game(self.env, self.name, self._is_for_games, *self._rules)
 
     def resume(
         self,
@@ -198,7 +201,7 @@ class Planner(ABC):
         check_seconds("every", every)
         state, last = self._last
         self._check_memory(last)
-        with ProgressBar(self.name, progress) as report:
+        with progress_bar(self.name, progress) as report:
             saved, game = last.resumable(), self._game()
             search = Search.resumed(self.env, saved, budget, seconds, report, game)
             return self._run(state, search, checkpoint, every)
@@ -214,7 +217,7 @@ class Planner(ABC):
             if not os.path.isdir(os.path.dirname(os.path.abspath(checkpoint))):
                 raise InputError(f"checkpoint: there is no folder for the file {checkpoint}")
             self._check_memory(search)
-            search.checkpoint = _Repeated(lambda: self._write(checkpoint, state, search), every)
+            search.checkpoint = _repeated(lambda: self._write(checkpoint, state, search), every)
         self._last = self._next_action = None  # after an error, there is nothing to resume
         plan = self._search(state, search)
         self._last, self._next_action = (state, search), plan.next_action
@@ -404,7 +407,7 @@ def play(
     moves: list[tuple[Any, int, float]] = []
     roots: list[dict[str, Any]] = []
     curve: list[tuple[int, int, float, float]] = []
-    with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
+    with progress_bar(f"{planner.name}, {steps} steps", progress) as report:
 
         def watch(done: float, spent: Spent, note: str) -> None:
             """Report the progress of the episode."""
@@ -466,60 +469,49 @@ def _spawned(rng: np.random.Generator) -> np.random.Generator:
         ) from error
 
 
-class ProgressBar:
-    """A context manager that returns a function to show a `Progress`, or None to show nothing.
+@contextmanager
+def progress_bar(
+    name: str, progress: bool | Callable[[Progress], object]
+) -> Iterator[Callable[[Progress], object] | None]:
+    """Yield a function that shows a `Progress` after `name`, or None if nothing is to be shown.
 
-    Parameters
-    ----------
-    name : str
-        The text before the bar.
-    progress : bool or callable
-        As in `Planner.plan`.
+    `progress` is as in `Planner.plan`.
 
     Raises
     ------
     MissingExtraError
         tqdm is needed, but is not installed.
     """
+    if callable(progress) or not progress or not sys.stderr.isatty():
+        yield progress if callable(progress) else None
+        return
+    with needs_extra("a progress bar needs tqdm", "viz"):
+        from tqdm import tqdm
+    with tqdm(total=1.0, desc=name, bar_format=_LAYOUT, mininterval=0.2) as bar:
 
-    def __init__(self, name: str, progress: bool | Callable[[Progress], object]) -> None:
-        self._name, self._progress = name, progress
-        self._bar: Any = None
+        def show(progress: Progress) -> None:
+            """Update the bar."""
+            spent = progress.spent
+            rate = spent.transitions / max(spent.seconds, 1e-9)
+            note = f", {progress.note}" if progress.note else ""
+            score = "no score yet" if isnan(progress.score) else f"score {progress.score:,.6g}"
+            bar.set_postfix_str(f"{score}, {rate:,.0f} transitions/s{note}", refresh=False)
+            bar.update(progress.done - bar.n)
 
-    def __enter__(self) -> Callable[[Progress], object] | None:
-        if callable(self._progress):
-            return self._progress
-        if not self._progress or not sys.stderr.isatty():
-            return None
-        with needs_extra("a progress bar needs tqdm", "viz"):
-            from tqdm import tqdm
-        self._bar = tqdm(total=1.0, desc=self._name, bar_format=_LAYOUT, mininterval=0.2)
-        return self._show
-
-    def __exit__(self, *exc: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def _show(self, progress: Progress) -> None:
-        spent = progress.spent
-        rate = spent.transitions / max(spent.seconds, 1e-9)
-        note = f", {progress.note}" if progress.note else ""
-        score = "no score yet" if isnan(progress.score) else f"score {progress.score:,.6g}"
-        self._bar.set_postfix_str(f"{score}, {rate:,.0f} transitions/s{note}", refresh=False)
-        self._bar.update(progress.done - self._bar.n)
+        yield show
 
 
-class _Repeated:
-    """Calls a function at most once in so many seconds."""
+def _repeated(function: Callable[[], object], every: float) -> Callable[[], None]:
+    """Return a function that calls another one, but at most once in so many seconds."""
+    last = time.monotonic()
 
-    def __init__(self, function: Callable[[], object], every: float) -> None:
-        self._function, self._every = function, every
-        self._last = time.monotonic()
+    def call() -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            function()
+            last = time.monotonic()
 
-    def __call__(self) -> None:
-        if time.monotonic() - self._last >= self._every:
-            self._function()
-            self._last = time.monotonic()
+    return call
 
 
 def _saved(value: Any) -> Any:

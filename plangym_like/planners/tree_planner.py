@@ -21,7 +21,7 @@ from plangym_like.planners.games import Rules, Starts, Turns
 from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan, Spent
-from plangym_like.planners.planner import Kept, Planner, ProgressBar, checked_limits
+from plangym_like.planners.planner import Kept, Planner, checked_limits, progress_bar
 from plangym_like.planners.search import Best, Progress, Search
 from plangym_like.planners.search_tree import SEEDS, SearchTree
 from plangym_like.results import BatchTransition
@@ -171,7 +171,7 @@ class TreePlanner(Planner):
         budget, seconds = checked_limits(budget, seconds, needed=True)
         starts = Starts.of_many(self.env, states)
         count = len(starts.states)
-        with ProgressBar(f"{self.name}, {count} states", progress) as report:
+        with progress_bar(f"{self.name}, {count} states", progress) as report:
             total = None if budget is None else budget * count
             search = self._started(starts, total, seconds, seed, report)
             self._last = self._next_action = None
@@ -250,7 +250,7 @@ class TreePlanner(Planner):
             counts = np.minimum(np.maximum(left, 0), self.batch)
         goes_on = search.has(max(int(counts.sum()), 1) * cost)
         counts[memory.tree["solved"][:roots]] = 0
-        if not goes_on or (done.any() and search.is_done):
+        if not goes_on:
             counts[:] = 0
         memory.descents = done + counts
         return np.arange(roots).repeat(counts)

@@ -137,6 +137,7 @@ class WorkerHandle:
             self.changed.add(self.index)
 
     def _greet(self) -> None:
+        """Let a new process prepare itself; the worker is ready when this is done."""
         self._greeting: Future[Any] | None = self.process.apply(self._prepare, patient=True)
         self.started_at = time.monotonic()
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import gc
 import importlib
 import logging
@@ -240,11 +239,6 @@ def start_error(error: OSError) -> WorkerStartError:
     advice = none_are_left(error) or (
         "a limit on processes or memory may have been reached: see `ulimit -a`"
     )
-    if error.errno == errno.E2BIG:
-        advice = (
-            "the environment variables are too long; usually, each may have 128 KiB, and all "
-            "together 2 MiB"
-        )
     return WorkerStartError(f"no worker could be started ({error}): {advice}")
 
 

@@ -143,8 +143,8 @@ class Worker:
             poller.register(self._connection, select.POLLIN)
             if fd >= 0:
                 poller.register(fd, select.POLLIN)
-        own = self._connection.fileno()
-        return any(ready == own for ready, _ in poller.poll(1000 * seconds))
+        events = poller.poll(1000 * seconds)
+        return bool(events) and self._connection.fileno() in dict(events)
 
     def _look_out(self) -> None:
         """Poll for a while, so that the next request does not have to wake the worker."""

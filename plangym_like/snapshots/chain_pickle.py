@@ -21,7 +21,7 @@ from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.chain_state import ChainState
-from plangym_like.snapshots.chains import links, reachable
+from plangym_like.snapshots.chains import links, reachable, scatter_sets
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
     is_handle,
@@ -75,7 +75,7 @@ class ChainPickle(ChainState):
         self._generator = _OwnGenerator(links(env)[-1])
         self._references |= {f"link {number}": link for number, link in enumerate(links(env))}
         self._places = {id(thing): place for place, thing in self._references.items()}
-        self._pickle = ObjectPickle(self, self._generator)
+        self._pickle = ObjectPickle(self)
 
     # What pickles refer to by name
 
@@ -105,32 +105,21 @@ class ChainPickle(ChainState):
 
     def encoded(self) -> bytes:
         try:
-            return self._pickle.dumps_states(
-                [_as_dict(owner, owner.read()) for owner in self.owners]
-            )
+            states = [
+                owner.read() if owner.names is None else dict(owner.items(owner.read()))
+                for owner in self.owners
+            ]
+            return self._pickle.dumps_states(states, self._generator.taken_from(states[-1]))
         except SnapshotError:
             raise
         except Exception as error:
             raise self._refused([owner.read() for owner in self.owners], error) from error
 
-    def restore(self, values: list[Any]) -> None:
-        base = values[-1]
-        state = _as_dict(self.owners[-1], base)
-        if type(own := state.get("_np_random")) is tuple:
-            state["_np_random"] = self._generator.write(own)
-            values[-1] = state if type(base) is dict else (*state.values(),)
-        super().restore(values)
-
-    def _encode(self, values: list[Any]) -> bytes:
-        return self._pickle.dumps(values)
-
-    def _decode(self, data: bytes) -> Any:
+    def decoded(self, data: bytes) -> list[dict[str, Any]]:
+        """Return the attributes of all owners; the generator's state is a tuple."""
         # Unpickling can run code, so the caller must trust the source of `data`.
         try:
-            return [
-                state if owner.names is None else tuple(map(state.__getitem__, owner.names))
-                for owner, state in zip(self.owners, self._pickle.loads_states(data), strict=True)
-            ]
+            states, generator = self._pickle.loads_states(data)
         except SnapshotError:
             raise
         except Exception as error:
@@ -140,16 +129,30 @@ class ChainPickle(ChainState):
                 "such objects out of the environment's attributes, or make it with "
                 "snapshot='replay'"
             ) from error
+        if len(states) != len(self.owners):
+            raise StateFormatError("a state row does not belong to this chain of wrappers")
+        if generator is not None:
+            states[-1]["_np_random"] = generator
+        if self.scatters:
+            scatter_sets(states, {id(thing) for thing in self._references.values()})
+        return states
+
+    def restore(self, values: list[dict[str, Any]]) -> None:
+        base = values[-1]
+        if type(generator := base.get("_np_random")) is tuple:
+            base["_np_random"] = self._generator.write(generator)
+        for owner, state in zip(self.owners, values, strict=True):
+            names = owner.names
+            owner.write(state if names is None else [state[name] for name in names])
+
+    def _encode(self, values: list[Any]) -> bytes:
+        return self._pickle.dumps(values)
 
     def _unsaveable(self, place: str, value: Any, reason: Exception) -> SnapshotError:
         return SnapshotError(
             f"{place}, {kind_of(value)}, cannot be pickled: {reason}; remove such objects before "
             f"each step ends; {_WAY_OUT}"
         )
-
-
-def _as_dict(owner: StateOwner, state: Any) -> dict[str, Any]:
-    return state if type(state) is dict else dict(owner.items(state))
 
 
 class _OwnGenerator:
@@ -161,35 +164,51 @@ class _OwnGenerator:
 
     def __init__(self, base: Any) -> None:
         self._base = base
-        self._memory = random_state.GeneratorMemory(base)
-        self._scratch = np.zeros(random_state.GENERATOR_NBYTES, np.uint8)
-        # The last generator whose state was of this form.
+        # The last generator whose state was of this form, its memory, and its seeds.
         self._known: Any = None
+        self._memory: list[memoryview] = []
+        self._seeds: tuple[Any, Any] = (None, None)
 
-    def read(self, value: Any) -> tuple[bytes, Any] | None:
-        """Return the state of `value` if it is ``np_random`` and of the usual kind, or ``None``."""
-        if value is None or value is not self._own():
+    def taken_from(self, state: dict[str, Any]) -> tuple[bytes, Any] | None:
+        """Remove ``np_random`` from `state`, and return its state; ``None`` if it is unusual."""
+        generator = state.get("_np_random")
+        if generator is None or not (generator is self._known or self._is_usual(generator)):
             return None
-        self._memory.save(self._scratch, 0)
-        return self._scratch.tobytes(), random_state.spawner_of(value)
+        del state["_np_random"]
+        memory = b"".join(self._memory) or random_state.save_generator(generator)
+        return memory, self._spawner(generator)
 
     def write(self, state: tuple[bytes, Any]) -> Any:
         """Set the state of the generator that `thing_at` has returned, and return it."""
         memory, spawner = state
-        generator = self._base._np_random = self.thing_at("np_random")
-        if spawner != random_state.spawner_of(generator):
+        generator = self._present()
+        if spawner != self._spawner(generator):
             entropy, key, size, count = spawner
             fresh: Any = np.random.SeedSequence(
                 entropy, spawn_key=key, pool_size=size, n_children_spawned=count
             )
             # In place, because other objects may refer to it.
             generator.bit_generator.seed_seq.__setstate__(fresh.__reduce__()[2])
-        self._memory.load(np.frombuffer(memory, np.uint8), 0)
+            self._seeds = None, None
+        if self._memory:
+            numbers, rest = self._memory
+            numbers[:], rest[:] = memory[:-8], memory[-8:]
+        else:
+            random_state.load_generator(memory, generator)
         return generator
+
+    def _spawner(self, generator: Any) -> Any:
+        """Return `random_state.spawner_of`, which changes when the generator spawns others."""
+        seeds, (known, spawner) = generator.bit_generator.seed_seq, self._seeds
+        if seeds is not known or seeds.n_children_spawned != spawner[-1]:
+            spawner = random_state.spawner_of(generator)
+            self._seeds = seeds, spawner
+        return spawner
 
     def place_of(self, thing: Any) -> str | None:
         """Return the place of the generator, its bit generator or its seeds, or ``None``."""
-        if (generator := self._own()) is None:
+        generator = self._known
+        if generator is None or self._base._np_random is not generator:
             return None
         if thing is generator:
             return "np_random"
@@ -200,23 +219,26 @@ class _OwnGenerator:
 
     def thing_at(self, place: str) -> Any:
         """Return the object at `place`: of the present generator, of the last one, or a new one."""
-        generator = self._own() or self._known
-        if generator is None:
-            generator = self._known = random_state.seeded_generator(0)
         _, _, path = place.partition(".")
-        return attrgetter(path)(generator) if path else generator
+        return attrgetter(path)(self._present()) if path else self._present()
 
-    def _own(self) -> Any:
-        """Return ``np_random`` if its state is of the usual form, or ``None``."""
-        generator = vars(self._base).get("_np_random")
-        if generator is self._known or type(generator) is not np.random.Generator:
-            return generator if generator is self._known else None
+    def _present(self) -> Any:
+        generator = self._base.__dict__.get("_np_random")
+        if generator is None or not (generator is self._known or self._is_usual(generator)):
+            if self._known is None:
+                self._is_usual(random_state.seeded_generator(0))
+        return self._known
+
+    def _is_usual(self, generator: Any) -> bool:
+        """Return whether the state of `generator` is of this form; keep it if it is."""
+        if type(generator) is not np.random.Generator:
+            return False
         bits: Any = generator.bit_generator
         if type(bits) is np.random.PCG64 and type(bits.seed_seq) is np.random.SeedSequence:
             if type(bits.seed_seq.entropy) is int:
-                self._known = generator
-                return generator
-        return None
+                self._known, self._memory = generator, random_state.memory_views(generator)
+                return True
+        return False
 
 
 def _check_class(base: Any) -> None:

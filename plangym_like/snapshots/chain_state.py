@@ -48,11 +48,9 @@ from plangym_like.snapshots.configuration import (
 )
 from plangym_like.snapshots.known_wrappers import (
     StateOwner,
-    always,
     columns_of,
     describe_wrappers,
     impossible,
-    is_known,
     restart_generators,
     state_names,
     visible,
@@ -61,7 +59,7 @@ from plangym_like.states.random_state import make_generator
 from plangym_like.states.rows import Row, padded
 
 _NUMBER = np.dtype("<i8")
-_ONLY_TIME_LIMIT = TimeLimit, ("_elapsed_steps",)
+_STEPS = "_elapsed_steps"
 _NO_STEPS = -1
 _SLACK = 256  # bytes reserved for an attribute without a value yet
 
@@ -104,7 +102,6 @@ class ChainState(abc.ABC):
         # Objects that are encoded as references, by the place where they were found.
         self._references: dict[str, Any] = {}
         self._seen: set[int] = set()
-        foreign = False
         for link in [*visible(env), *chain[-1:]] if base else visible(env):
             reason = impossible(link)
             if reason is not None:
@@ -113,9 +110,8 @@ class ChainState(abc.ABC):
             # An environment may keep the game itself in an attribute called env.
             constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
             fixed = {name: value for name, value in vars(link).items() if name in constant}
-            name, names = type(link).__name__, state_names(link, within_others=foreign)
-            foreign = foreign or not is_known(link)
-            owner = StateOwner(name, type(link), always(link), names, fixed=fixed)
+            name, names = type(link).__name__, state_names(link)
+            owner = StateOwner(name, link, names, fixed)
             if names != ():
                 self.owners.append(owner)
             self._walk_link(owner, link)
@@ -133,15 +129,9 @@ class ChainState(abc.ABC):
         """
         for owner in self.owners:
             owner.leave_out_missing()
-        found = [vars(owner.locate()) for owner in self.owners]
-        kept = [dict(attributes) for attributes in found]
         data = self.encoded()
 
         def restore() -> None:
-            for attributes, before in zip(found, kept, strict=True):
-                handles = {name: value for name, value in attributes.items() if is_handle(value)}
-                attributes.clear()
-                attributes.update(before | handles)
             # The data may refer to the generator of the environment, which may be missing now.
             make_generator(links(self._env)[-1])
             self.restore(self.decoded(data))
@@ -156,8 +146,9 @@ class ChainState(abc.ABC):
         """Restart the owners' random generators from `seed`, except the base's ``np_random``."""
         if not self.owners:
             return
-        own = vars(links(self._env)[-1]).get("_np_random")
-        restart_generators(self.owners, own, seed)
+        found = links(self._env)
+        values = [value for owner in self.owners for _, value in owner.items(owner.read())]
+        restart_generators(values, [vars(found[-1]).get("_np_random"), *found], seed)
 
     def encoded(self) -> bytes:
         """Return the values of all owners as bytes.
@@ -173,6 +164,7 @@ class ChainState(abc.ABC):
         except Exception as error:
             raise self._refused(values, error) from error
 
+    @abc.abstractmethod
     def decoded(self, data: bytes) -> list[Any]:
         """Decode the values of all owners from `data`, which `encoded` returned.
 
@@ -181,16 +173,6 @@ class ChainState(abc.ABC):
         StateFormatError
             The bytes are damaged, or belong to another chain.
         """
-        values: list[Any] = self._decode(data)
-        if not (
-            type(values) in (list, tuple)
-            and len(values) == len(self.owners)
-            and all(map(StateOwner.fits, self.owners, values))
-        ):
-            raise StateFormatError("a state row does not belong to this chain of wrappers")
-        if self.scatters:
-            scatter_sets(values, {id(thing) for thing in self._references.values()})
-        return values
 
     def look_for_sets(self) -> str:
         """Return a message about a set in the state, or ``""``; see `note_on_sets`."""
@@ -213,10 +195,6 @@ class ChainState(abc.ABC):
     @abc.abstractmethod
     def _encode(self, values: list[Any]) -> bytes:
         """Return `values` as bytes."""
-
-    @abc.abstractmethod
-    def _decode(self, data: bytes) -> Any:
-        """Return the values that `data` encodes."""
 
     @abc.abstractmethod
     def _unsaveable(self, place: str, value: Any, reason: Exception) -> SnapshotError:
@@ -287,7 +265,7 @@ class WrapperValues(ChainState):
                 owner.constant |= {name}
             self._walk_object(place, value, _attribute(owner.locate, name))
 
-    def _walk_object(self, place: str, value: Any, locate: Callable[[], Any]) -> None:
+    def _walk_object(self, place: str, value: Any, locate: Callable[[], Any] | None = None) -> None:
         """Add `value` to the owners of state, unless its type is one that steps do not change.
 
         Raises
@@ -304,9 +282,9 @@ class WrapperValues(ChainState):
             )
         if isinstance(value, types.MethodType) and is_ordinary(type(value.__self__)):
             held = value.__self__
-            self._walk_object(f"{place} -> {type(held).__name__}", held, always(held))
+            self._walk_object(f"{place} -> {type(held).__name__}", held)
         if not is_configuration(value) and id(value) not in self._seen:
-            owner = StateOwner(place, type(value), locate, None)
+            owner = StateOwner(place, value, None, locate=locate)
             self.owners.append(owner)
             self._walk_attributes(owner, value)
 
@@ -320,7 +298,7 @@ class WrapperValues(ChainState):
             elif not plain_data.is_plain_kind(thing):
                 if not (is_configuration(thing) or id(thing) in self._links):
                     raise self._unsaveable(inner, thing)
-                self._walk_object(inner, thing, always(thing))
+                self._walk_object(inner, thing)
                 self._refer(inner, thing)
 
     # The bytes
@@ -328,8 +306,17 @@ class WrapperValues(ChainState):
     def _encode(self, values: list[Any]) -> bytes:
         return plain_data.encode(tuple(values), self._known())
 
-    def _decode(self, data: bytes) -> Any:
-        return plain_data.decode(data, self._known())
+    def decoded(self, data: bytes) -> list[Any]:
+        values = plain_data.decode(data, self._known())
+        if not (
+            type(values) is tuple
+            and len(values) == len(self.owners)
+            and all(map(StateOwner.fits, self.owners, values))
+        ):
+            raise StateFormatError("a state row does not belong to this chain of wrappers")
+        if self.scatters:
+            scatter_sets(values, {id(thing) for thing in self._references.values()})
+        return [*values]
 
     def _known(self) -> list[Any]:
         """Return the objects that are encoded as references, in a fixed order."""
@@ -391,7 +378,7 @@ class WrapperState(WrapperValues):
     nbytes : int
         Bytes reserved for the state; 0 if no wrapper has state. Do not call `read` or `write` then.
     time_limit : gymnasium.wrappers.TimeLimit or None
-        The time limit, if no other wrapper has state. The state is then the number of steps that
+        The time limit, if there is one only. The state then begins with the number of steps that
         it has counted, a little-endian int64; -1 before the first reset.
 
     Raises
@@ -402,22 +389,22 @@ class WrapperState(WrapperValues):
 
     def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
         super().__init__(env)
-        for owner in self.owners:
-            for name, value in owner.items(owner.read()):
-                if is_foreign_memory(value):
-                    raise SnapshotError(
-                        f"{owner.place}.{name} cannot be saved: the memory of the array belongs to "
-                        "a library, such as MuJoCo; keep a copy of it"
-                    )
         self.unordered = self.look_for_sets()
         self.time_limit: Any = None
         self.nbytes: int = 0
-        if [(owner.kind, owner.names) for owner in self.owners] == [_ONLY_TIME_LIMIT]:
-            self.time_limit = self.owners[0].locate()
-            self.nbytes = _NUMBER.itemsize
-        elif self.owners:
-            used = _NUMBER.itemsize + len(self.encoded())
-            self.nbytes = padded(capacity or self._needed(used))
+        limits = [each for each in self.owners if each.kind is TimeLimit]
+        if len(limits) == 1:
+            (limit,) = limits
+            self.time_limit, self.nbytes = limit.locate(), _NUMBER.itemsize
+            if limit.names is None:
+                limit.constant |= {_STEPS}
+            else:
+                self.owners.remove(limit)
+        # Where the state of the other wrappers begins: its length, and its bytes.
+        self._others_at = self.nbytes
+        if self.owners:
+            used = self.nbytes + _NUMBER.itemsize + len(self.encoded())
+            self.nbytes = padded(capacity or self.nbytes + self._needed(used))
             if used > self.nbytes:
                 raise self._too_small(used)
 
@@ -434,14 +421,16 @@ class WrapperState(WrapperValues):
         if self.time_limit is not None:
             steps = self.time_limit._elapsed_steps
             payload[:8].view(_NUMBER)[0] = _NO_STEPS if steps is None else steps
+        if not self.owners:
             return
+        place = payload[self._others_at : self.nbytes]
         data = self.encoded()
         end = _NUMBER.itemsize + len(data)
-        if end > self.nbytes:
-            raise self._too_small(end)
-        payload[:8].view(_NUMBER)[0] = len(data)
-        payload[8:end] = np.frombuffer(data, np.uint8)
-        payload[end : self.nbytes] = 0
+        if end > len(place):
+            raise self._too_small(self._others_at + end)
+        place[:8].view(_NUMBER)[0] = len(data)
+        place[8:end] = np.frombuffer(data, np.uint8)
+        place[end:] = 0
 
     def write(self, payload: Row) -> None:
         """Set the wrappers to the state in `payload`; they share no memory with it.
@@ -453,11 +442,11 @@ class WrapperState(WrapperValues):
         StateFormatError
             The payload is damaged; nothing has changed.
         """
+        values = self._payload(payload) if self.owners else []
         if self.time_limit is not None:
             steps = int(payload[:8].view(_NUMBER)[0])
             self.time_limit._elapsed_steps = None if steps == _NO_STEPS else steps
-            return
-        self.restore(self._payload(payload))
+        self.restore(values)
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the numbers in `payloads` ``(N, nbytes)`` by name, as arrays ``(N, ...)``.
@@ -465,19 +454,23 @@ class WrapperState(WrapperValues):
         ``elapsed_steps`` is the counter of the outermost `TimeLimit`; any other name is
         ``Wrapper.attribute``.
         """
+        found = {}
         if self.time_limit is not None:
             steps = np.ascontiguousarray(payloads[:, :8]).view(_NUMBER)[:, 0]
-            return {"elapsed_steps": steps.astype(np.int64)}
-        return columns_of([self._named(payload) for payload in payloads] if self.nbytes else [])
+            found["elapsed_steps"] = steps.astype(np.int64)
+        if not self.owners:
+            return found
+        return {**found, **columns_of([self._named(payload) for payload in payloads])}
 
     def _payload(self, payload: Row) -> list[Any]:
         """Decode the values of all owners from `payload`."""
-        used = int(payload[:8].view(_NUMBER)[0])
-        if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
+        place = payload[self._others_at : self.nbytes]
+        used = int(place[:8].view(_NUMBER)[0])
+        if not 0 <= used <= len(place) - _NUMBER.itemsize:
             raise StateFormatError(
                 "the wrappers' part of a state row is damaged: its length is wrong"
             )
-        return self.decoded(payload[8 : 8 + used].tobytes())
+        return self.decoded(place[8 : 8 + used].tobytes())
 
     def _named(self, payload: Row) -> dict[str, Any]:
         named: dict[str, Any] = {}
@@ -495,15 +488,6 @@ class WrapperState(WrapperValues):
             f"the state of the wrappers ({wrappers}) takes {used} bytes, but {self.nbytes} are "
             f"reserved; make the environment with state_capacity={padded(2 * used)}"
         )
-
-
-def is_foreign_memory(value: Any) -> bool:
-    """Return whether `value` is an array in the memory of a library, such as MuJoCo."""
-    base = value
-    while isinstance(base, np.ndarray):
-        base = base.base
-    known = isinstance(base, type(None) | bytes | bytearray | memoryview)
-    return isinstance(value, np.ndarray) and not known
 
 
 def _nbytes_of_one(wrapper: Any) -> int:

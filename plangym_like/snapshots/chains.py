@@ -6,7 +6,6 @@ import contextlib
 import enum
 import io
 import sys
-import threading
 import types
 import weakref
 from collections import deque
@@ -24,6 +23,7 @@ from plangym_like.snapshots.configuration import (
     name_of_key,
     qualified_name,
 )
+from plangym_like.support.fork_safety import new_lock
 
 # Attributes of an environment that no step changes.
 CONSTANT = frozenset(
@@ -140,40 +140,6 @@ def _is_atom(thing: Any) -> bool:
     return proxy or (isinstance(thing, ATOMS) and not isinstance(thing, enum.Enum | bytearray))
 
 
-def put(thing: Any, name: str, value: Any) -> None:
-    """Set attribute `name` of `thing` to `value`; change arrays and containers in place.
-
-    Other objects may hold the same array, list, dict or random generator.
-    """
-    attributes = vars(thing)
-    attributes[name] = _into(attributes.get(name), value)
-
-
-def _into(old: Any, new: Any) -> Any:
-    if type(old) is not type(new) or old is new:
-        return new
-    if isinstance(new, np.ndarray):
-        if (old.shape, old.dtype) != (new.shape, new.dtype) or not old.flags.writeable:
-            return new
-        if old.tobytes() != new.tobytes():
-            old[...] = new
-    elif isinstance(new, np.random.Generator):
-        if type(old.bit_generator) is not type(new.bit_generator):
-            return new
-        old.bit_generator.state = new.bit_generator.state
-    elif type(new) is list:
-        old[:] = new
-    elif type(new) is dict or type(new) is set:
-        old.clear()
-        old.update(new)
-    elif type(new) is deque and old.maxlen == new.maxlen:
-        old.clear()
-        old.extend(new)
-    else:
-        return new
-    return old
-
-
 # Sets
 #
 # A set is iterated in the order of its hash table. This order depends on the hashes of its items,
@@ -244,32 +210,19 @@ def _hashes_by_address(item: Any) -> bool:
 # A game may call ``pygame.quit`` when it is closed, which shuts pygame down in the whole process.
 # The windows and fonts of all other copies are then gone, but copies are closed while others play.
 
-_lock = threading.Lock()
-# The modules whose ``quit`` is replaced, each with its original function.
-_exchanged: list[tuple[Any, Any]] = []
-_threads = 0  # the number of threads inside `libraries_left_open`
+_lock = new_lock()
 
 
 @contextlib.contextmanager
 def libraries_left_open() -> Iterator[None]:
     """During the block, functions that shut down a library, such as ``pygame.quit``, do nothing."""
-    global _threads
-    with _lock:
-        _threads += 1
-        for name in _SHUT_DOWN:
-            module: Any = sys.modules.get(name)
+    with _lock, contextlib.ExitStack() as stack:
+        for module in map(sys.modules.get, _SHUT_DOWN):
             end = getattr(module, "quit", None)
-            if end is not None and end is not _nothing:
-                _exchanged.append((module, end))
-                module.quit = _nothing
-    try:
+            if end is not None:
+                stack.callback(setattr, module, "quit", end)
+                module.quit = _nothing  # type: ignore[union-attr]
         yield
-    finally:
-        with _lock:
-            _threads -= 1
-            while _exchanged and not _threads:
-                module, end = _exchanged.pop()
-                module.quit = end
 
 
 def close_copy(env: Any) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import pickle
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -15,7 +15,7 @@ import numpy as np
 from plangym_like.batch.ownership import check_info
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chains import ATOMS, CONSTANT, links
+from plangym_like.snapshots.chains import ATOMS, CONSTANT, links, reachable
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
     is_configuration,
@@ -27,8 +27,6 @@ from plangym_like.snapshots.configuration import (
 from plangym_like.snapshots.known_wrappers import is_transparent
 
 _LONGEST = 60
-_DEEPEST = 4
-_NUMBERS: tuple[Any, ...] = (int, float, complex, str, bytes)
 # Attributes that no step changes; they are not compared.
 _IDLE = CONSTANT | {"_np_random_seed"}
 
@@ -98,42 +96,25 @@ def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
     without any effect are left out.
     """
     found: dict[str, bytes] = {}
+    seen = {id(link) for link in links(env)}
     for link in links(env):
         if is_transparent(link):
             continue
-        own = attributes_of(link)
-        found |= {f"{type(link).__name__}.{name}": value for name, value in own.items()}
-    return found
-
-
-def attributes_of(thing: Any) -> dict[str, bytes]:
-    """Return the attributes of `thing`, and of objects in it, that are plain data, as bytes.
-
-    Keys are ``attribute``, or ``attribute.attribute`` inside objects.
-    """
-    found: dict[str, bytes] = {}
-    _gather("", thing, found, {id(thing)}, 0)
+        for place, thing in reachable(link, type(link).__name__, seen - {id(link)}):
+            if isinstance(thing, gymnasium.Env) and thing is not link:
+                continue
+            if is_configuration(thing) or not is_ordinary(type(thing)):
+                continue
+            for name, value in vars(thing).items():
+                if name not in _IDLE and not (is_configuration(value) or is_handle(value)):
+                    with contextlib.suppress(SnapshotError):
+                        found[f"{place}.{name}"] = plain_data.encode(value)
     return found
 
 
 def differing_attributes(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
     """Return the names of attributes whose data differ between two environments."""
     return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
-
-
-def _gather(place: str, thing: Any, found: dict[str, bytes], seen: set[int], depth: int) -> None:
-    for name, value in vars(thing).items():
-        if name in _IDLE or isinstance(value, FUNCTIONS):
-            continue
-        if is_configuration(value) or is_handle(value) or id(value) in seen:
-            continue
-        try:
-            found[f"{place}{name}"] = plain_data.encode(value)
-        except SnapshotError:
-            if hasattr(value, "__dict__") and depth < _DEEPEST:
-                if not isinstance(value, gymnasium.Env):
-                    seen.add(id(value))
-                    _gather(f"{place}{name}.", value, found, seen, depth + 1)
 
 
 def _parts_of(thing: Any) -> dict[str, Any] | None:
@@ -162,25 +143,7 @@ def _parts_of(thing: Any) -> dict[str, Any] | None:
         return None
     if kind.__module__ == "builtins" and not isinstance(thing, BaseException):
         return None
-    if value := _value_of(thing):
-        own = getattr(thing, "__dict__", {})
-        return {**{f".{name}": attribute for name, attribute in own.items()}, **value}
     return _reduced(thing)
-
-
-def _value_of(thing: Any) -> dict[str, Any]:
-    """Return the content of an object whose class is written in C, except its attributes."""
-    for kind in _NUMBERS:
-        if isinstance(thing, kind):
-            return {"": kind(thing)}
-    if isinstance(thing, random.Random):
-        return {".state": thing.getstate()}
-    if isinstance(thing, BaseException):
-        return {".args": thing.args}
-    if hasattr(thing, "__array__"):
-        with contextlib.suppress(Exception):
-            return {"": np.asarray(thing)}
-    return {}
 
 
 def _reduced(thing: Any) -> dict[str, Any] | None:
@@ -228,3 +191,46 @@ def _bits(value: Any) -> bytes:
 def _shown(value: Any) -> str:
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+# The global random generators
+
+
+@contextlib.contextmanager
+def watched_generators() -> Iterator[Callable[[], str]]:
+    """Watch the global random generators during the block, and restore them at its end.
+
+    Yield a function that returns a sentence about the generators that were used so far. What
+    another thread draws during the block, it draws again afterwards.
+    """
+    before = global_generators()
+    saved = random.getstate(), np.random.get_state(legacy=False)
+    try:
+        yield lambda: draws_note(moved_generators(before))
+    finally:
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])
+
+
+def global_generators() -> dict[str, Any]:
+    """Return the states of the global random generators by name, as values to compare by ``==``."""
+    numpys: Any = np.random.get_state(legacy=False)
+    inner = [v.tobytes() if isinstance(v, np.ndarray) else v for v in numpys["state"].values()]
+    return {
+        "the module random": random.getstate(),
+        "numpy.random": (inner, numpys.get("has_gauss"), numpys.get("gauss")),
+    }
+
+
+def moved_generators(before: dict[str, Any]) -> list[str]:
+    """Return the names of the global random generators whose states differ from `before`."""
+    return [name for name, state in global_generators().items() if state != before[name]]
+
+
+def draws_note(names: Iterable[str]) -> str:
+    """Return a sentence saying that the global random generators `names` were used.
+
+    Without names, the sentence is empty.
+    """
+    drawn = " and of ".join(names)
+    return f"It draws from the global generator of {drawn}. " if drawn else ""

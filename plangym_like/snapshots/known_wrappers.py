@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -14,7 +13,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.chains import CONSTANT, chain
+from plangym_like.snapshots.chains import CONSTANT, chain, reachable
 from plangym_like.snapshots.configuration import (
     NO_HANDLES,
     describe,
@@ -32,8 +31,6 @@ class Forwarding(gymnasium.Wrapper[Any, Any, Any, Any]):
 # Wrappers that only check how an environment is called.
 _CHECKING = (OrderEnforcing, PassiveEnvChecker)
 _OWN = "gymnasium.wrappers."
-_CLOCK = "episode_start_time"
-_MISSING = object()
 # The attributes of Gymnasium's wrappers (versions 1.1 to 1.4): those that `step` changes and reads
 # later, and all others. A wrapper that has any more is of another version, and not known.
 _KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
@@ -116,13 +113,10 @@ def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
     return [[qualified_name(type(wrapper)), _arguments(wrapper)] for wrapper in visible(env)]
 
 
-def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...] | None:
+def state_names(wrapper: Any) -> tuple[str, ...] | None:
     """Return the names of the attributes that are the state of `wrapper`; ``None`` if unknown.
 
-    The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``. A
-    wrapper from outside Gymnasium may change the settings of the wrappers inside it, such as the
-    length of a time limit. With ``within_others=True``, all settings that are numbers are therefore
-    state, too.
+    The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
@@ -138,12 +132,6 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
         except AttributeError:
             # Another version of Gymnasium: every attribute may change.
             return None
-    if names is not None and within_others:
-        names += tuple(
-            name
-            for name, value in vars(wrapper).items()
-            if type(value) in (bool, int, float) and name not in (*names, *CONSTANT, _CLOCK)
-        )
     return names
 
 
@@ -216,82 +204,111 @@ def _arguments(wrapper: Any) -> Any:
 # Objects and their state
 
 
-@dataclass(slots=True)
 class StateOwner:
     """An object, and the names of the attributes that are its state.
 
-    Attributes
+    Parameters
     ----------
     place : str
         The name of the object in error messages.
-    kind : type
-        The class of the object.
-    locate : callable
-        Returns the current object; a wrapper may replace it in ``reset``.
+    thing : object
+        The object.
     names : tuple of str or None
         The attributes that are the object's state; a dotted name is an attribute of an attribute.
         ``None`` means all attributes except handles (see `is_handle`), those in `constant`, and
         those that are still what they were at first, as in `fixed`.
-    constant : set of str
-        Attributes that are never state of this object.
-    fixed : dict
+    fixed : dict, optional
         The values of attributes that are configuration. Such an attribute is state only if it is
         another object now.
+    locate : callable, optional
+        Returns the current object, if a wrapper may replace it in ``reset``.
+
+    Attributes
+    ----------
+    kind : type
+        The class of the object.
+    constant : set of str
+        Attributes that are never state of this object.
     """
 
-    place: str
-    kind: type
-    locate: Callable[[], Any]
-    names: tuple[str, ...] | None
-    constant: frozenset[str] = frozenset(["_cached_spec"])
-    fixed: dict[str, Any] = field(default_factory=dict)
-    _get: Callable[[Any], Any] = field(init=False)
+    __slots__ = ("_get", "_locate", "_thing", "constant", "fixed", "kind", "names", "place")
 
-    def __post_init__(self) -> None:
-        names = self.names or ()
+    def __init__(
+        self,
+        place: str,
+        thing: Any,
+        names: tuple[str, ...] | None,
+        fixed: dict[str, Any] | None = None,
+        locate: Callable[[], Any] | None = None,
+    ) -> None:
+        self.place, self.kind = place, type(thing)
+        self._thing, self._locate = thing, locate
+        self.constant = frozenset(["_cached_spec"])
+        self.fixed: dict[str, Any] = {} if fixed is None else fixed
+        self._set_names(names)
+
+    def _set_names(self, names: tuple[str, ...] | None) -> None:
+        self.names = names
         one = attrgetter(*names) if names else lambda thing: ()
-        self._get = (lambda thing: (one(thing),)) if len(names) == 1 else one
+        self._get: Callable[[Any], Any] = (
+            (lambda thing: (one(thing),)) if names and len(names) == 1 else one
+        )
+
+    def locate(self) -> Any:
+        """Return the current object."""
+        if self._locate is None:
+            return self._thing
+        try:
+            thing = self._locate()
+        except AttributeError as error:
+            raise SnapshotError(f"{self.place} no longer exists: {error}") from error
+        if type(thing) is not self.kind:
+            raise SnapshotError(
+                f"{self.place} was an object of class {qualified_name(self.kind)} when the "
+                f"environment was made and is {kind_of(thing)} now; keep one object, or plain data"
+            )
+        return thing
 
     def read(self) -> Any:
         """Return the state: a tuple in the order of `names`, or a dict if `names` is ``None``.
 
         The keys of the dict are sorted.
         """
-        thing = self._thing()
+        thing = self._thing if self._locate is None else self.locate()
         if self.names is not None:
             try:
                 return self._get(thing)
             except AttributeError as error:
                 raise SnapshotError(f"{self.place} cannot be saved: {error}") from error
-        attributes, fixed, constant = vars(thing), self.fixed, self.constant
+        attributes, fixed, constant = thing.__dict__, self.fixed, self.constant
         state = {}
         for name in sorted(attributes):
             value = attributes[name]
-            if fixed.get(name, _MISSING) is not value and name not in constant:
-                if type(value) in NO_HANDLES or not is_handle(value):
-                    state[name] = value
+            if name in constant or (name in fixed and fixed[name] is value):
+                continue
+            if type(value) in NO_HANDLES or not is_handle(value):
+                state[name] = value
         return state
 
     def write(self, state: Any) -> None:
         """Set the state of the object to `state`; ``fits(state)`` must be true."""
-        thing = self._thing()
-        attributes = vars(thing)
+        thing = self._thing if self._locate is None else self.locate()
         if self.names is not None:
             for name, value in zip(self.names, state, strict=True):
                 path, _, last = name.rpartition(".")
                 setattr(attrgetter(path)(thing) if path else thing, last, value)
             return
-        fixed, handles = self.fixed, {}
-        for name, value in [*attributes.items()]:
-            if name in state:
-                if type(value) not in NO_HANDLES and is_handle(value):
-                    handles[name] = value
-            elif name in fixed:
-                attributes[name] = fixed[name]
-            elif name not in self.constant and not is_handle(value):
-                del attributes[name]
+        attributes, handles = thing.__dict__, {}
+        for name, value in attributes.items():
+            if type(value) not in NO_HANDLES and is_handle(value):
+                handles[name] = value
+        attributes.update(self.fixed)
         attributes.update(state)
-        attributes.update(handles)
+        if handles:
+            attributes.update(handles)
+        for name in attributes.keys() - state.keys():
+            if not (name in self.fixed or name in handles or name in self.constant):
+                del attributes[name]
 
     def fits(self, state: Any) -> bool:
         """Return whether `state` has the form of this object's state."""
@@ -307,20 +324,7 @@ class StateOwner:
         """Leave out the named attributes that the object does not have yet."""
         if self.names is not None:
             thing = self.locate()
-            self.names = tuple(name for name in self.names if _has(thing, name))
-            self.__post_init__()
-
-    def _thing(self) -> Any:
-        try:
-            thing = self.locate()
-        except AttributeError as error:
-            raise SnapshotError(f"{self.place} no longer exists: {error}") from error
-        if type(thing) is not self.kind:
-            raise SnapshotError(
-                f"{self.place} was an object of class {qualified_name(self.kind)} when the "
-                f"environment was made and is {kind_of(thing)} now; keep one object, or plain data"
-            )
-        return thing
+            self._set_names(tuple(name for name in self.names if _has(thing, name)))
 
 
 def _has(thing: Any, name: str) -> bool:
@@ -331,21 +335,16 @@ def _has(thing: Any, name: str) -> bool:
     return True
 
 
-def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
-    """Restart the random generators in the attributes of `owners`, except `own`, from `seed`."""
-    number = 0
-    for owner in owners:
-        for _, value in owner.items(owner.read()):
-            if isinstance(value, np.random.Generator) and value is not own:
-                bits: Any = value.bit_generator
+def restart_generators(values: Iterable[Any], but: Iterable[Any], seed: int) -> None:
+    """Restart the random generators in `values` from `seed`; leave out the objects in `but`."""
+    seen, number = {id(thing) for thing in but}, 0
+    for value in values:
+        for _, thing in reachable(value, "", seen):
+            if isinstance(thing, np.random.Generator):
+                bits: Any = thing.bit_generator
                 start = np.random.SeedSequence(int(seed), spawn_key=(number,))
                 restart(bits, type(bits)(start))
                 number += 1
-
-
-def always(value: Any) -> Callable[[], Any]:
-    """Return a function that returns `value`."""
-    return lambda: value
 
 
 def columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:

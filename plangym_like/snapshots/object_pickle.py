@@ -15,7 +15,6 @@ gives it when it sends the class to a worker.
 from __future__ import annotations
 
 import copyreg
-import enum
 import importlib
 import inspect
 import keyword
@@ -32,7 +31,6 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.random.bit_generator import ISeedSequence
 
-from plangym_like.snapshots.chains import sets_in
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
     LOCKS,
@@ -44,7 +42,6 @@ from plangym_like.snapshots.configuration import (
     kind_of,
     number_of,
     own_pickling,
-    qualified_name,
 )
 from plangym_like.snapshots.plain_data import in_order_of_memory
 
@@ -55,11 +52,6 @@ _MOST_FORMS = 16
 _EXACT = frozenset(np.dtype(letter).type for letter in "?bBhHiIlLqQd")
 # The types of attributes that `pickle` writes without calling Python.
 _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
-# What begins the items of a set in a pickle, and what ends those of a frozenset.
-_SET, _FROZENSET = (
-    pickle.EMPTY_SET + pickle.MEMOIZE + pickle.MARK,
-    pickle.FROZENSET + pickle.MEMOIZE,
-)
 # The kinds of arrays that their bytes describe completely.
 _KINDS = "biufcSU"
 
@@ -74,19 +66,8 @@ class Names(Protocol):
         """Return the object that has this name."""
 
 
-class Generator(Protocol):
-    """A random generator whose state is pickled apart."""
-
-    def read(self, value: Any) -> tuple[bytes, Any] | None:
-        """Return the state of `value` if it is this generator, or ``None``."""
-
-
 class _CycleError(Exception):
     """An object refers to itself, through other objects or not."""
-
-
-class _UnsortedError(Exception):
-    """There is a set whose order differs between processes."""
 
 
 class ObjectPickle:
@@ -96,23 +77,18 @@ class ObjectPickle:
     ----------
     names : Names
         The objects that are pickled as references.
-    own : Generator, optional
-        The generator that is saved apart.
     """
 
-    def __init__(self, names: Names, own: Generator | None = None) -> None:
+    def __init__(self, names: Names) -> None:
         self._reducers = Reducers(names)
-        self._own = own
-        # Whether there are sets whose order differs between processes; ``None`` before there is a
-        # set with an item.
-        self._sorts_sets: bool | None = None
-        # What pickles from this module are made by, besides the methods of `pickle` itself.
-        self._makes: dict[str, Callable[..., Any]] = {
-            **_MAKES,
-            "thing": names.thing_at,
-            "maker": self._reducers.maker_of,
+        self._stream = BytesIO()
+        self._pickler = _Pickler(self._stream, 5)
+        self._pickler.reducers = self._reducers
+        # What pickles call by the names of functions of this module.
+        self._found: dict[tuple[str, str], Any] = {
+            (__name__, _thing.__name__): names.thing_at,
+            (__name__, _maker.__name__): self._reducers.maker_of,
         }
-        self._found: dict[tuple[str, str], Any] = {(__name__, _make.__name__): self._make}
 
     def dumps(self, value: Any) -> bytes:
         """Return a pickle of `value`.
@@ -122,169 +98,94 @@ class ObjectPickle:
         Exception
             Something in `value` cannot be pickled.
         """
-        return self._repeated(self._dump, value)
-
-    def dumps_states(self, states: Sequence[dict[str, Any]]) -> bytes:
-        """Return a pickle of `states`, each the attributes of an object, faster than `dumps`.
-
-        Numbers, texts and arrays are written without calling Python for each of them. The generator
-        that is saved apart is an attribute of the last object.
-        """
-        return self._repeated(self._dump_states, states)
-
-    def loads_states(self, data: bytes) -> list[dict[str, Any]]:
-        """Return the states that `data` holds; see `loads`.
-
-        The generator that is saved apart is replaced by its state, a tuple.
-        """
-        states: list[dict[str, Any]]
-        states, rest = pickle.loads(data)
-        arrays: list[Any] = []
-        for state in states:
-            for name, value in state.items():
-                if type(value) is tuple and len(value) == 3:
-                    shape, dtype, memory = value
-                    state[name] = np.ndarray(shape, dtype, memory).copy()
-                    arrays.append(state[name])
-        if rest:
-            self._makes["attribute"] = arrays.__getitem__
-            for state, others in zip(states, self.loads(rest), strict=True):
-                state.update(others)
-        return states
-
-    def _repeated(self, write: Callable[[Any], bytes], value: Any) -> bytes:
-        """Return ``write(value)``; call it again after a cycle or a set."""
         reducers = self._reducers
         # The bytes must not depend on what was pickled before. Once there was a cycle, the next one
         # is noticed at once, not by the length of the recursion.
         reducers.has_cycles = False
-        while True:
-            reducers.attributes = {}
-            if reducers.begun is not None:
-                reducers.begun.clear()
-            try:
-                return write(value)
-            except (_CycleError, RecursionError):
-                if reducers.has_cycles:
-                    raise
-                reducers.has_cycles, reducers.begun = True, set()
-            except _UnsortedError:
-                self._sorts_sets = True
+        if reducers.begun is not None:
+            reducers.begun.clear()
+        try:
+            return self._dump(value)
+        except (_CycleError, RecursionError):
+            reducers.has_cycles, reducers.begun = True, set()
+            return self._dump(value)
 
     def _dump(self, value: Any) -> bytes:
-        stream = BytesIO()
-        (_SortingPickler if self._sorts_sets else _Pickler)(stream, self._reducers).dump(value)
-        data = stream.getvalue()
-        if self._sorts_sets is None and (_SET in data or _FROZENSET in data):
-            sets = [found for _, found in sets_in(value, "") if found]
-            if any(_has_unstable(items) for items in sets):
-                raise _UnsortedError
-            self._sorts_sets = False if sets else None
-        return data
-
-    def _dump_states(self, states: Sequence[dict[str, Any]]) -> bytes:
-        rest: list[dict[str, Any]] = [{} for _ in states]
-        plain = [*map(self._plain_part, states, rest)]
-        own = None if self._own is None else self._own.read(rest[-1].get("_np_random"))
-        if own is not None:
-            del rest[-1]["_np_random"]
-            plain[-1]["_np_random"] = own
-        return pickle.dumps((plain, self._dump(rest) if any(rest) else b""), 5)
-
-    def _plain_part(self, state: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-        """Return what `pickle` alone writes of `state`, and put everything else into `others`."""
-        plain = {}
-        for name, value in state.items():
-            kind = type(value)
-            if kind in _PLAIN:
-                plain[name] = value
-            elif kind is np.ndarray and (data := self._reducers.data_of(value)):
-                plain[name] = data
-            else:
-                others[name] = value
-        return plain
+        stream, pickler = self._stream, self._pickler
+        stream.seek(0)
+        stream.truncate()
+        try:
+            pickler.dump(value)
+            return stream.getvalue()
+        finally:
+            pickler.clear_memo()
 
     def loads(self, data: bytes) -> Any:
         """Return the value that `data` holds; this can run code, so its source must be trusted."""
-        return _Unpickler(data, self._found).load()
+        unpickler = _Unpickler(BytesIO(data))
+        unpickler.found = self._found
+        return unpickler.load()
 
-    def _make(self, name: str, *arguments: Any) -> Any:
-        return self._makes[name](*arguments)
+    def dumps_states(self, states: Sequence[dict[str, Any]], also: Any) -> bytes:
+        """Return a pickle of `states`, each the attributes of an object, and of plain data `also`.
+
+        If all attributes are numbers, texts, tuples of them or arrays, they are written faster than
+        by `dumps`. Arrays in `states` are then replaced.
+        """
+        arrays = _arrays_in(states)
+        if arrays is None:
+            return pickle.dumps((self.dumps(states), also), 5)
+        for state, name, value in arrays:
+            state[name] = [value.shape, value.dtype.str, value.tobytes()]
+        return pickle.dumps((states, also), 5)
+
+    def loads_states(self, data: bytes) -> tuple[list[dict[str, Any]], Any]:
+        """Return the states that `data` holds, and what was written with them; see `loads`."""
+        states, also = pickle.loads(data)
+        if type(states) is bytes:
+            return self.loads(states), also
+        for state in states:
+            for name, value in state.items():
+                if type(value) is list:
+                    state[name] = _array(*value)
+        return states, also
+
+
+def _arrays_in(states: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str, Any]] | None:
+    """Return the arrays in `states` if they are usual ones, and all else is plain, or ``None``."""
+    found = []
+    for state in states:
+        for name, value in state.items():
+            kind = type(value)
+            if kind is np.ndarray:
+                if not value.flags.carray or value.dtype.kind not in _KINDS:
+                    return None
+                found.append((state, name, value))
+            elif kind not in _PLAIN and not (kind is tuple and _PLAIN.issuperset(map(type, value))):
+                return None
+    if len(found) > 1 and len({id(value) for _, _, value in found}) < len(found):
+        return None
+    return found
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, stream: BytesIO, reducers: Reducers) -> None:
-        super().__init__(stream, protocol=5)
-        self._reducers = reducers
+    reducers: Reducers
 
     def reducer_override(self, thing: Any) -> Any:
-        return self._reducers[type(thing)](thing)
-
-
-class _SortingPickler(_Pickler):
-    """Writes sets of texts in sorted order, because each process iterates them in another order.
-
-    It is slower, since it is asked about each object.
-    """
-
-    def __init__(self, stream: BytesIO, reducers: Reducers) -> None:
-        super().__init__(stream, reducers)
-        self._sorted: dict[int, list[Any] | None] = {}
-
-    def persistent_id(self, thing: Any) -> list[Any] | None:
-        kind, key = type(thing), id(thing)
-        if (kind is not set and kind is not frozenset) or not _has_unstable(thing):
-            return None
-        if key not in self._sorted:
-            try:
-                self._sorted[key] = [kind is frozenset, *sorted(thing, key=_key_of)]
-            except TypeError:
-                self._sorted[key] = None
-        return self._sorted[key]
-
-
-def _has_unstable(items: Any) -> bool:
-    """Return whether one of `items` may have another hash in another process."""
-    return any(
-        _has_unstable(item)
-        if type(item) is tuple
-        else type(item) not in (int, float, bool, complex) and not isinstance(item, np.number)
-        for item in items
-    )
-
-
-def _key_of(item: Any) -> str:
-    """Return what the items of a set are sorted by; raise `TypeError` for other than plain data."""
-    if isinstance(item, enum.Enum):
-        return f"{qualified_name(type(item))}.{item.name}"
-    if type(item) is tuple:
-        return f"({','.join(map(_key_of, item))})"
-    if type(item) in _PLAIN or isinstance(item, np.generic):
-        return repr(item)
-    raise TypeError(f"{kind_of(item)} has no order that is the same in every process")
+        return self.reducers[type(thing)](thing)
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, found: dict[tuple[str, str], Any]) -> None:
-        super().__init__(BytesIO(data))
-        self._found = found
-        self._sets: dict[int, tuple[Any, Any]] = {}
-
-    def persistent_load(self, items: Any) -> Any:
-        """Return the set that `_SortingPickler` has written as `items`: the same for the same."""
-        if id(items) not in self._sets:
-            frozen, *rest = items
-            self._sets[id(items)] = items, (frozenset if frozen else set)(rest)
-        return self._sets[id(items)][1]
+    found: dict[tuple[str, str], Any]
 
     def find_class(self, module: str, name: str) -> Any:
-        found = self._found.get((module, name))
+        found = self.found.get((module, name))
         if found is None:
             try:
                 found = super().find_class(module, name)
             except (ImportError, AttributeError):
                 return class_named(module, name)
-            self._found[module, name] = found
+            self.found[module, name] = found
         return found
 
 
@@ -295,15 +196,12 @@ class Reducers(dict[type, Reducer]):
 
     Attributes
     ----------
-    attributes : dict of int to int
-        The numbers of the arrays that are attributes, by their ids.
     has_cycles : bool
         Whether objects refer to each other in cycles.
     """
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self.attributes: dict[int, int] = {}
         self.has_cycles = False
         self.begun: set[int] | None = None
         # Functions that make objects from the values of their attributes, by their keys in pickles;
@@ -324,21 +222,21 @@ class Reducers(dict[type, Reducer]):
         if issubclass(kind, type):
             return _reduce_class
         if issubclass(kind, np.ndarray):
-            return self._reduce_array if kind is np.ndarray else _as_usual
+            return _reduce_array if kind is np.ndarray else _as_usual
         if issubclass(kind, gymnasium.Env):
             return self._unless_named(self._ordinary_reducer_of(kind))
         return self._special_reducer_of(kind) or self._ordinary_reducer_of(kind)
 
     def _special_reducer_of(self, kind: Any) -> Reducer | None:
         if kind is np.random.Generator:
-            return self._unless_named(lambda thing: (_make, ("generator", thing.bit_generator)))
+            return self._unless_named(lambda thing: (np.random.Generator, (thing.bit_generator,)))
         if kind is np.random.PCG64:
             return self._unless_named(_reduce_pcg64)
         if kind is np.random.SeedSequence:
-            return self._unless_named(lambda thing: (_make, ("seeds", thing.__reduce__()[2])))
+            return self._unless_named(lambda thing: (_seeds, (thing.__reduce__()[2],)))
         if kind in _EXACT:
             letter = np.dtype(kind).char
-            return lambda thing: (_make, ("scalar", letter, thing.item()))
+            return lambda thing: (_scalar, (letter, thing.item()))
         if issubclass(kind, np.dtype):
             # NumPy's own method makes a new object each time, so pickles of equal values would
             # differ.
@@ -350,7 +248,7 @@ class Reducers(dict[type, Reducer]):
         if kind in LOCKS:
             return lambda thing: (LOCKS[kind], ())
         if is_handle_kind(kind):
-            return lambda thing: (_make, ("nothing",))
+            return lambda thing: (type(None), ())
         return None
 
     def _ordinary_reducer_of(self, kind: Any) -> Reducer:
@@ -367,44 +265,17 @@ class Reducers(dict[type, Reducer]):
 
         def reduce(thing: Any) -> Any:
             place = self._names.place_of(thing)
-            return otherwise(thing) if place is None else (_make, ("thing", place))
+            return otherwise(thing) if place is None else (_thing, (place,))
 
         return reduce
 
     def _reduce_function(self, thing: Any) -> Any:
-        if thing is _make:
+        if thing in _FUNCTIONS:
             return NotImplemented
         if key := self._keys.get(thing):
-            return _make, ("maker", key)
+            return _maker, (key,)
         place = self._names.place_of(thing)
-        return NotImplemented if place is None else (_make, ("thing", place))
-
-    # Arrays
-
-    def data_of(self, thing: Any) -> tuple[Any, ...] | None:
-        """Return shape, dtype and bytes of an array that is an attribute, and give it a number.
-
-        Return ``None`` if it has to be reduced, because it is not contiguous or was written.
-        """
-        dtype, flags, key = thing.dtype, thing.flags, id(thing)
-        if dtype.kind not in _KINDS or not (flags.c_contiguous and flags.writeable):
-            return None
-        if key in self.attributes:
-            return None
-        self.attributes[key] = len(self.attributes)
-        return thing.shape, dtype.str, thing.tobytes()
-
-    def _reduce_array(self, thing: Any) -> Any:
-        number = self.attributes.get(id(thing))
-        if number is not None:
-            return _make, ("attribute", number)
-        dtype, flags = thing.dtype, thing.flags
-        if flags.writeable and dtype.kind in _KINDS:
-            if flags.c_contiguous:
-                return _make, ("array", thing.shape, dtype.str, thing.tobytes())
-            order, dense = in_order_of_memory(thing)
-            return _make, ("array", dense.shape, dtype.str, dense.tobytes(), order)
-        return thing.__reduce__()
+        return NotImplemented if place is None else (_thing, (place,))
 
     # Objects of ordinary classes
 
@@ -516,8 +387,24 @@ def _as_usual(thing: Any) -> Any:
 def _reduce_method(thing: Any) -> Any:
     # By default, a pickle holds only the method's name, which may mean another function.
     if getattr(thing.__self__, thing.__name__, None) != thing:
-        return _make, ("method", thing.__func__, thing.__self__)
+        return _method, (thing.__func__, thing.__self__)
     return NotImplemented
+
+
+def _reduce_class(thing: type) -> Any:
+    if can_be_imported(thing) or thing.__module__ == "builtins":
+        return NotImplemented
+    return class_named, (thing.__module__, thing.__name__, number_of(thing))
+
+
+def _reduce_array(thing: Any) -> Any:
+    dtype, flags = thing.dtype, thing.flags
+    if flags.writeable and dtype.kind in _KINDS:
+        if flags.c_contiguous:
+            return _array, (thing.shape, dtype.str, thing.tobytes())
+        order, dense = in_order_of_memory(thing)
+        return _array, (dense.shape, dtype.str, dense.tobytes(), order)
+    return thing.__reduce__()
 
 
 def _reduce_pcg64(thing: Any) -> Any:
@@ -525,12 +412,7 @@ def _reduce_pcg64(thing: Any) -> Any:
     memory = thing.state
     numbers = memory["state"]
     rest = memory["has_uint32"], memory["uinteger"]
-    return _make, ("pcg64", numbers["state"], numbers["inc"], *rest, thing.seed_seq)
-
-
-def _make(name: str, *arguments: Any) -> Any:
-    """Stand for `ObjectPickle._make`, the only function that pickles call by its name."""
-    raise KeyError(name)
+    return _pcg64, (numbers["state"], numbers["inc"], *rest, thing.seed_seq)
 
 
 class _Zeros(ISeedSequence):
@@ -541,6 +423,20 @@ class _Zeros(ISeedSequence):
 
 
 _zeros: Any = _Zeros()
+_NEW_SEEDS: Any = np.random.SeedSequence(0).__reduce__()[:2]
+
+
+# Called by pickles
+
+
+def _thing(place: str) -> Any:
+    """Stand for `Names.thing_at` in pickles."""
+    raise KeyError(place)
+
+
+def _maker(key: str) -> Any:
+    """Stand for `Reducers.maker_of` in pickles."""
+    raise KeyError(key)
 
 
 def _pcg64(state: int, inc: int, has_uint32: int, uinteger: int, seeds: Any) -> Any:
@@ -563,20 +459,12 @@ def _array(shape: Any, dtype: str, data: bytes, order: Sequence[int] = ()) -> An
     return array.transpose(np.argsort(order)) if order else array
 
 
-def _reduce_class(thing: type) -> Any:
-    if can_be_imported(thing) or thing.__module__ == "builtins":
-        return NotImplemented
-    return _make, ("class", thing.__module__, thing.__name__, number_of(thing))
+def _method(function: Any, thing: Any) -> Any:
+    return types.MethodType(function, thing)
 
 
-_NEW_SEEDS: Any = np.random.SeedSequence(0).__reduce__()[:2]
-_MAKES: dict[str, Callable[..., Any]] = {
-    "array": _array,
-    "class": class_named,
-    "generator": np.random.Generator,
-    "method": types.MethodType,
-    "nothing": lambda: None,
-    "pcg64": _pcg64,
-    "scalar": lambda letter, number: np.dtype(letter).type(number),
-    "seeds": _seeds,
-}
+def _scalar(letter: str, number: Any) -> Any:
+    return np.dtype(letter).type(number)
+
+
+_FUNCTIONS = frozenset([_thing, _maker, _pcg64, _seeds, _array, _method, _scalar, class_named])

@@ -39,9 +39,9 @@ from plangym_like.snapshots.chains import (
     close_copy,
     innermost,
     links,
-    reachable,
 )
 from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.known_wrappers import restart_generators
 from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
@@ -522,18 +522,13 @@ def _reseed(env: _Env, seed: int) -> None:
     """Restart ``np_random`` and the random generators that the wrappers hold from `seed`."""
     base = innermost(env)
     random_state.reseed(base, seed)
-    seen = {id(link) for link in links(env)} | {id(base._np_random)}
-    number = 0
-    for wrapper in chain(env):
-        for name, value in vars(wrapper).items():
-            if name in CONSTANT:
-                continue
-            for _, thing in reachable(value, name, seen):
-                if isinstance(thing, np.random.Generator):
-                    bits: Any = thing.bit_generator
-                    start = np.random.SeedSequence(int(seed), spawn_key=(number,))
-                    random_state.restart(bits, type(bits)(start))
-                    number += 1
+    held = [
+        value
+        for wrapper in chain(env)
+        for name, value in vars(wrapper).items()
+        if name not in CONSTANT
+    ]
+    restart_generators(held, [base._np_random, *links(env)], seed)
 
 
 def _seen(obs: Any, *outcome: Any) -> bytes:

@@ -16,6 +16,7 @@ dozen steps.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -27,9 +28,8 @@ from gymnasium.envs.registration import EnvSpec
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import Change, Start
-from plangym_like.snapshots.base_settings import atoms_of, is_same, own_names
-from plangym_like.snapshots.chain_state import WrapperValues, is_foreign_memory
-from plangym_like.snapshots.chains import ATOMS, close_copy, innermost, links, put
+from plangym_like.snapshots.chain_state import WrapperValues
+from plangym_like.snapshots.chains import ATOMS, CONSTANT, innermost, links
 from plangym_like.snapshots.configuration import kind_of
 from plangym_like.snapshots.known_wrappers import Forwarding, StateOwner, foreign_wrappers, is_known
 from plangym_like.snapshots.replay import CachedCopy, ReplayCache
@@ -39,8 +39,8 @@ from plangym_like.states.rows import padded
 # The attributes of the proxy itself; all others belong to the current copy.
 _OWN = frozenset(
     [
-        *("env", "cache", "seeds_only", "_first", "_current", "_released"),
-        *("_action_space", "_observation_space", "_metadata", "_cached_spec", "_saved_kwargs"),
+        *("env", "cache", "seeds_only", "_first", "_current", "_action_space"),
+        *("_observation_space", "_metadata", "_cached_spec", "_saved_kwargs"),
     ]
 )
 # The attributes of Gymnasium's wrappers that each reset replaces.
@@ -51,6 +51,9 @@ _RESET = frozenset(
         "repeats_taken",
     ]
 )
+
+# After so many steps, it is known which attributes an environment sets itself.
+_PLAYED = 12
 
 _Env = gymnasium.Env[Any, Any]
 
@@ -77,8 +80,6 @@ class ReplayedChain(Forwarding):
         self.cache: ReplayCache
         self.seeds_only = False
         self._first = self._current = CachedCopy(env, alive=False)
-        # A copy that was taken out of the cache while it was current.
-        self._released: _Env | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "env" not in self.__dict__:
@@ -200,13 +201,8 @@ class ReplayedChain(Forwarding):
         """Replace the random generators of the current copy with generators made from `seed`."""
         self.cache.reseed(self._current, seed)
 
-    def clear(self) -> None:
-        """Drop the current state and its log, so that the next reset does not restore them."""
-        self._release_current()
-        self._show(CachedCopy(self.env, alive=False, changed=self._current.changed))
-
-    def show_first(self) -> None:
-        """Return to the first copy, which has never been reset.
+    def renew(self) -> None:
+        """Close all copies, and return to the first one, which has never been reset.
 
         It gets the attributes that `set_wrapper_attr` has set in the current copy.
         """
@@ -214,25 +210,23 @@ class ReplayedChain(Forwarding):
         for at, name in self._current.changed:
             setattr(there[at], name, getattr(here[at], name))
         self._first.changed |= self._current.changed
-        self._release_current()
         self._show(self._first)
+        self.cache.clear()
 
     def forget(self) -> None:
-        """Remove all copies from the cache, so that the next restore replays its whole log.
-
-        The current copy is not closed yet.
-        """
-        current = self._current
-        self._release_current()
+        """Close all copies, so that the next restore replays its whole log."""
+        reached, changed = self._current.reached, self._current.changed
+        self._show(CachedCopy(self._first.env, reached, alive=False, changed=changed))
         self.cache.clear()
-        self._current = CachedCopy(
-            current.env, current.reached, alive=False, changed=current.changed
-        )
+
+    def render(self) -> Any:
+        """Return what the current copy renders."""
+        self._ensure_copy()
+        return self.env.render()
 
     def close(self) -> None:
         """Close all copies."""
         self.cache.close()
-        self._close_released()
         self._first.env.close()
 
     def _ensure_copy(self) -> None:
@@ -240,23 +234,9 @@ class ReplayedChain(Forwarding):
         if not self._current.alive and self._current.log:
             self._show(self.cache.restore(self._current.log, self._current.trace_digest))
 
-    def _release_current(self) -> None:
-        """Take the current copy out of the cache; it is closed when another one is shown."""
-        if self._current.alive:
-            self._released = self._current.env
-        self.cache.release(self._current)
-
-    def _close_released(self) -> None:
-        released, self._released = self._released, None
-        if released is not None:
-            close_copy(released)
-
     def _show(self, cached: CachedCopy) -> None:
-        if cached is not self._current:
-            self._current = cached
-            self.env = cached.env
-        if self._released is not None and self._released is not self.env:
-            self._close_released()
+        self._current = cached
+        self.env = cached.env
 
 
 # From one episode to the next
@@ -290,9 +270,7 @@ class _Owners(WrapperValues):
             found = {
                 name: value
                 for name, value in owner.items(owner.read())
-                if not (known and name in _RESET)
-                and id(value) not in self._held
-                and not is_foreign_memory(value)
+                if not (known and name in _RESET) and id(value) not in self._held
             }
             if found:
                 yield place, found
@@ -319,8 +297,7 @@ class CarriedState:
     Raises
     ------
     SnapshotError
-        A wrapper makes an object in its first reset and keeps it in later ones, or holds state that
-        cannot be kept in a row; the message names the attribute.
+        A wrapper holds state that cannot be kept in a row; the message names the attribute.
     """
 
     def __init__(self, first: _Env, used: _Env | None = None) -> None:
@@ -343,14 +320,6 @@ class CarriedState:
         for place, thing in owners._references.items():
             self._places.setdefault(place, thing)
         self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
-        made = {place: each.locate() for place, each in owners.named.items()}
-        used.reset(seed=1)
-        for place, owner in _Owners(used).named.items():
-            if place not in new.named and owner.locate() is made.get(place):
-                raise SnapshotError(
-                    f"{place} cannot be saved: the wrapper makes it in its first reset and keeps "
-                    "it in later ones; make it in the constructor, or in each reset"
-                )
 
     def read(self, env: _Env, changed: Collection[tuple[int, str]]) -> bytes | None:
         """Return what the chain `env` takes over, as bytes; ``None`` if nothing.
@@ -426,4 +395,46 @@ def _write(thing: Any, kept: dict[str, Any]) -> None:
         if attribute:
             setattr(getattr(thing, target), attribute, value)
         else:
-            put(thing, name, value)
+            setattr(thing, name, value)
+
+
+# What an environment sets itself
+
+
+def own_names(used: Any, new: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the attributes with numbers or text that an environment sets itself.
+
+    Parameters
+    ----------
+    used : gymnasium.Env
+        The environment without wrappers. It is reset, and takes a dozen steps.
+    new : dict
+        What `atoms_of` returned for a new environment. An attribute that differs from it, such as
+        the number of a connection, is counted too.
+    """
+    actions = copy.deepcopy(used.action_space)
+    actions.seed(0)
+    with contextlib.suppress(Exception):
+        used.reset(seed=0)
+        for _ in range(_PLAYED):
+            if any(used.step(actions.sample())[2:4]):
+                break
+    after = atoms_of(used)
+    names = {**new, **after}
+    return frozenset(name for name in names if not is_same(new.get(name), after.get(name)))
+
+
+def atoms_of(env: Any) -> dict[str, Any]:
+    """Return the numbers and text in attributes of `env`, by name."""
+    return {k: value for k, value in vars(env).items() if k not in CONSTANT and _is_atom(value)}
+
+
+def _is_atom(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_atom, value))
+    return isinstance(value, ATOMS) and not isinstance(value, bytearray)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two numbers or texts are the same."""
+    return type(one) is type(other) and bool(one == other)

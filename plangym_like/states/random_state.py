@@ -23,12 +23,6 @@ GENERATOR_NBYTES = 40
 _LAYOUT = struct.Struct("<QQQQII")
 _WORD = (1 << 64) - 1
 _EMPTY = bytes(GENERATOR_NBYTES)
-# PCG64 multiplies its position by this number in each draw.
-_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
-_HALF = np.uint64(32)
-_LOW_HALF = np.uint64((1 << 32) - 1)
-_HIGH_FACTOR, _LOW_FACTOR = np.uint64(_MULTIPLIER >> 64), np.uint64(_MULTIPLIER & _WORD)
-_FACTORS = _LOW_FACTOR & _LOW_HALF, _LOW_FACTOR >> _HALF
 
 
 def save_generator(generator: np.random.Generator | None) -> bytes:
@@ -155,6 +149,13 @@ def memory_regions(generator: np.random.Generator) -> list[tuple[int, int]]:
     return [(ctypes.c_uint64.from_address(address).value, 32), (address + 8, 8)]
 
 
+def memory_views(generator: np.random.Generator) -> list[memoryview]:
+    """Return the memory of `generator`, which together is `save_generator`; empty if unknown."""
+    bits = generator.bit_generator
+    is_known = type(bits) is np.random.PCG64 and _layout_is_known()
+    return [*_memory_of(bits)] if is_known else []
+
+
 def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
     """Return the memory of a PCG64: first position and increment, then the left-over half draw."""
     address = int(bits.ctypes.state_address)
@@ -231,43 +232,3 @@ def make_generator(env: Any) -> None:
     """Give `env`, a `gymnasium.Env` without wrappers, a fresh ``np_random`` unless it has one."""
     if vars(env).get("_np_random") is None:
         env._np_random, env._np_random_seed = seeding.np_random()
-
-
-def next_doubles(generators: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Advance N generators, and return the numbers ``(N,)`` that ``Generator.random`` returns.
-
-    Parameters
-    ----------
-    generators : array ``(4, N) uint64``
-        The first four words of `save_generator` of each generator; changed in place.
-
-    Examples
-    --------
-    >>> made = [seeded_generator(seed) for seed in range(3)]
-    >>> saved = b"".join(map(save_generator, made))
-    >>> words = np.frombuffer(saved, np.uint64).reshape(3, 5)[:, :4].T.copy()
-    >>> next_doubles(words).tolist() == [generator.random() for generator in made]
-    True
-    """
-    low, high, added_low, added_high = generators
-    # The 128-bit position times the 128-bit multiplier: the upper word of the product of the lower
-    # words is computed from their halves.
-    first, second = low & _LOW_HALF, low >> _HALF
-    cross, other = first * _FACTORS[1], second * _FACTORS[0]
-    carried = first * _FACTORS[0] >> _HALF
-    carried += cross & _LOW_HALF
-    carried += other & _LOW_HALF
-    high *= _LOW_FACTOR
-    high += low * _HIGH_FACTOR
-    high += second * _FACTORS[1]
-    high += cross >> _HALF
-    high += other >> _HALF
-    high += carried >> _HALF
-    low *= _LOW_FACTOR
-    low += added_low
-    high += added_high
-    high += low < added_low
-    word, turn = high ^ low, high >> np.uint64(58)
-    word = word >> turn | word << (-turn & np.uint64(63))
-    draws: NDArray[np.float64] = (word >> np.uint64(11)) * 2.0**-53
-    return draws

@@ -72,12 +72,6 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) // 8 * 8
 
 
-def fingerprint_of(family: str, state_nbytes: int, fields: str) -> int:
-    """Return the fingerprint of rows with this family, width (header included) and fields."""
-    text = f"{family} {state_nbytes} {fields}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-
-
 class StateFormat:
     """The format of one environment's state rows, with methods to make and check rows.
 
@@ -112,7 +106,9 @@ class StateFormat:
         self.checksum = checksum
         self.variable = variable
         self.state_nbytes = HEADER_NBYTES + self.payload_nbytes
-        self.fingerprint = fingerprint_of(family, self.state_nbytes, self.fingerprint_fields)
+        text = f"{family} {self.state_nbytes} {self.fingerprint_fields}".encode()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        self.fingerprint = int.from_bytes(digest, "little")
         _known_fingerprints[self.fingerprint] = self.fingerprint_fields
         header = np.zeros(4, np.uint64)
         header.view(np.uint8)[:8] = np.frombuffer(MAGIC + family.encode("ascii"), np.uint8)
@@ -133,16 +129,6 @@ class StateFormat:
     def __hash__(self) -> int:
         return self.fingerprint
 
-    def new(self, count: int) -> Row:
-        """Return `count` zeroed rows with headers, ``(count, state_nbytes)``."""
-        rows = np.zeros((count, self.state_nbytes), np.uint8)
-        self.stamp(rows)
-        return rows
-
-    def stamp(self, rows: Row) -> None:
-        """Write the headers of `rows` ``(N, state_nbytes)``, for payloads of full length."""
-        rows[:, :HEADER_NBYTES].view(np.uint64)[:] = self.header
-
     def seal(self, rows: Row) -> None:
         """Write the checksums of `rows` ``(N, state_nbytes)``, if the format has checksums."""
         if self.checksum:
@@ -154,11 +140,10 @@ class StateFormat:
         if self.checksum:
             _NUMBER.pack_into(row.data, 24, _checksum(row))
 
-    def check(self, states: Any, *, sums: bool = True) -> Row:
+    def check(self, states: Any) -> Row:
         """Return `states` as rows ``(N, state_nbytes)`` after checking all of them at once.
 
-        `states` may be one row, a 2-D array, or a sequence of rows. ``sums=False`` leaves the
-        checksums, which take most of the time, to `verify`.
+        `states` may be one row, a 2-D array, or a sequence of rows.
 
         Raises
         ------
@@ -182,8 +167,9 @@ class StateFormat:
         if self.variable and (words[:, 2] > self.payload_nbytes).any():
             raise self._damaged(int(np.argmax(words[:, 2] > self.payload_nbytes)), "its length")
         if self.checksum:
-            if sums:
-                self.verify(rows)
+            sums = np.fromiter(map(_checksum, rows), np.uint64, len(rows))
+            if (words[:, 3] != sums).any():
+                raise self._damaged(int(np.argmax(words[:, 3] != sums)), "its checksum")
         elif words[:, 3].any():
             raise self._damaged(int(np.argmax(words[:, 3] != 0)), "its header")
         return rows
@@ -217,16 +203,6 @@ class StateFormat:
         only: Row = rows[0]
         return only
 
-    def verify(self, rows: Row, first: int = 0) -> None:
-        """Raise `StateFormatError` if a checksum is wrong; its message names the row.
-
-        In the message, the first of `rows` has the number `first`.
-        """
-        sums = np.fromiter(map(_checksum, rows), np.uint64, len(rows))
-        wrong = rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] != sums
-        if wrong.any():
-            raise self._damaged(first + int(np.argmax(wrong)), "its checksum")
-
     def _headers(self, count: int) -> bytes:
         """Return `count` headers without checksums, for payloads of full length."""
         tiled = self._tiled
@@ -244,7 +220,7 @@ class StateFormat:
             except (TypeError, ValueError) as error:
                 raise StateFormatError(
                     "states must be uint8 rows of equal width, and no row may be missing; "
-                    f"got {_kinds(states)}{_hint(states)}"
+                    f"got a {type(states).__name__}{_hint(states)}"
                 ) from error
             states = stacked
         if states.dtype != np.uint8:
@@ -300,26 +276,11 @@ def _checksum(row: Row) -> int:
     return xxh64_intdigest(content[HEADER_NBYTES:], *_NUMBER.unpack_from(content, 16))
 
 
-def _kinds(states: Any) -> str:
-    if states is None:
-        return "None"
-    try:
-        rows = list(states)
-    except TypeError:
-        return type(states).__name__
-    missing = [index for index, row in enumerate(rows) if row is None]
-    if missing:
-        return f"None in place of row {missing[0]}"
-    return f"{len(rows)} rows of shapes {sorted({np.shape(row) for row in rows})[:4]}"
-
-
 def _hint(given: Any) -> str:
     """Return a hint about what to give as states instead of `given`; empty if there is none."""
     for name in ("states", "state"):
         if name in getattr(given, "_fields", ()):
             return f"; give its .{name}"
-    if isinstance(given, (int, float, np.number)):
-        return "; a dt is given by name, as dt=4"
     with suppress(ValueError, TypeError, RuntimeError):
         if np.asarray(given).dtype.kind == "f":
             return "; an observation is not a state: give the state that was returned with it"

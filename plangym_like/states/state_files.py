@@ -29,11 +29,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from plangym_like.errors import StateFormatError
-from plangym_like.states.rows import Row, StateFormat, fingerprint_of, mismatch
+from plangym_like.states.rows import Row, StateFormat, mismatch
 
 _MAGIC = b"PLSFILE1"
 DIGEST_NBYTES = 32
-_HEADER_LIMIT = 1 << 20
 START = len(_MAGIC) + 8
 
 
@@ -116,20 +115,17 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
         The states belong to another environment, version or configuration.
     """
     told = "a file of state rows: give a file that save_states wrote"
-    content, count, _, start = map_file(path, _MAGIC, told, state_format)
-    if count * state_format.state_nbytes != len(content) - start - DIGEST_NBYTES:
-        raise _wrong_count(path)
-    # A copy: reading mapped memory would end this process if the file became shorter.
-    whole = np.fromfile(path, np.uint8)
-    body = whole[: len(content) - DIGEST_NBYTES]
-    verify_digest(path, whole[len(body) :].tobytes(), body.data)
-    return state_format.check(body[start:].reshape(-1, state_format.state_nbytes))
+    content, header, start = map_file(path, _MAGIC, told, state_format)
+    body = np.array(np.frombuffer(content, np.uint8)[start:-DIGEST_NBYTES])
+    if len(body) != header["count"] * state_format.state_nbytes:
+        raise StateFormatError(f"{path} is damaged: its header states a wrong number of rows")
+    return state_format.check(body.reshape(-1, state_format.state_nbytes))
 
 
 def map_file(
     path: str | os.PathLike[str], magic: bytes, told: str, state_format: StateFormat
-) -> tuple[mmap.mmap, int, bytes, int]:
-    """Map a file that `write` wrote into memory, and check its header; the rest is not read yet.
+) -> tuple[mmap.mmap, dict[str, Any], int]:
+    """Map a file that `write` wrote into memory, and check its digest and its header.
 
     Writing to the memory does not change the file.
 
@@ -146,12 +142,12 @@ def map_file(
     Returns
     -------
     tuple
-        The content, the number of rows, the header, and where the content begins after it.
+        The content, the header, and where the content begins after it.
 
     Raises
     ------
     StateFormatError
-        The file is another one, or its header is damaged.
+        The file is another one, or it is damaged.
     StateMismatchError
         The rows have another format.
     """
@@ -162,61 +158,14 @@ def map_file(
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     if content[: len(magic)] != magic:
         raise StateFormatError(f"{path} is not {told}")
-    (length,) = struct.unpack_from("<Q", content, len(magic))
-    if length > min(_HEADER_LIMIT, len(content) - START - DIGEST_NBYTES):
-        raise StateFormatError(
-            f"{path} is damaged or truncated: a header of {length} bytes is too long"
-        )
-    text = content[START : START + length]
-    return content, _checked_count(path, text, state_format), text, START + length
-
-
-def verify_digest(path: str | os.PathLike[str], digest: bytes, *parts: bytes | memoryview) -> None:
-    """Raise `StateFormatError` unless `digest` is that of the `parts` of the file."""
-    found = hashlib.blake2b(digest_size=DIGEST_NBYTES)
-    for part in parts:
-        found.update(part)
-    if found.digest() != digest:
+    body = memoryview(content)[:-DIGEST_NBYTES]
+    if hashlib.blake2b(body, digest_size=DIGEST_NBYTES).digest() != content[-DIGEST_NBYTES:]:
         raise StateFormatError(
             f"{path} is damaged or truncated: its digest does not match; copy or save it again"
         )
-
-
-def _checked_count(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
-    """Return the number of rows from the header `text`, after checking the rows' format."""
-    header = _header(path, text)
+    start = START + struct.unpack_from("<Q", content, len(magic))[0]
+    header = json.loads(content[START:start])
     if header["fingerprint"] != f"{state_format.fingerprint:016x}":
-        raise mismatch(
-            f"{path} holds states",
-            state_format.family,
-            state_format.fingerprint_fields,
-            header["family"],
-            header["meaning"],
-        )
-    count = header["count"]
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise _wrong_count(path)
-    return count
-
-
-def _wrong_count(path: str | os.PathLike[str]) -> StateFormatError:
-    return StateFormatError(
-        f"{path} is damaged or truncated: its header states a wrong number of rows"
-    )
-
-
-def _header(path: str | os.PathLike[str], text: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(text)
-        found = {
-            "family": str(header["family"]),
-            "meaning": str(header["meaning"]),
-            "fingerprint": header["fingerprint"],
-            "count": header["count"],
-        }
-        right = fingerprint_of(found["family"], int(header["state_nbytes"]), found["meaning"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise StateFormatError(f"{path} is damaged: its header cannot be read") from error
-    if found["fingerprint"] != f"{right:016x}":
-        raise StateFormatError(f"{path} is damaged: its header contradicts itself")
-    return found
+        ours = state_format.family, state_format.fingerprint_fields
+        raise mismatch(f"{path} holds states", *ours, header["family"], header["meaning"])
+    return content, header, start

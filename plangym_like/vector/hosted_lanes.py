@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import WorkerDiedError
@@ -35,9 +36,13 @@ _DIED = {"worker_died": True}
 # For each lane: the words of a `LaneChannel`, and the bytes of its requests and replies; longer
 # ones are sent in messages.
 _NUM_WORDS, _REQUEST_NBYTES, _REPLY_NBYTES = 16, 1024, 4096
+_ALIGNMENT = 16
 # The words that the caller writes and those that the worker writes are in different cache lines.
 _RUNG, _REQUEST = range(2)
-_DONE, _WATCHING, _REPLY = range(8, 11)
+_DONE, _WATCHING, _REPLY, _LAYOUT = range(8, 12)
+# Requests and replies that are not pickled: a step of all lanes, without and with `finals`, whose
+# actions are in shared memory; a `Reply` that has only columns, in the layout of an earlier reply.
+_STEP, _STEP_WITH_FINALS, _COLUMNS = -1, -2, -1
 
 
 class LaneArrays(NamedTuple):
@@ -45,7 +50,7 @@ class LaneArrays(NamedTuple):
 
     Attributes
     ----------
-    observations : tree of array or None
+    observations, actions : tree of array or None
         ``None`` if they have leaves of dtype ``object``, which are sent in messages.
     rewards : array float64
     terminated, truncated : array bool
@@ -54,6 +59,7 @@ class LaneArrays(NamedTuple):
     """
 
     observations: Any
+    actions: Any
     rewards: Any
     terminated: Any
     truncated: Any
@@ -62,11 +68,12 @@ class LaneArrays(NamedTuple):
     replies: Any
 
 
-def lane_layout(observations: Any, num_lanes: int) -> LaneArrays:
-    """Return the layout of the shared memory of lanes, from the layout of one observation."""
+def lane_layout(observations: Any, actions: Any, num_lanes: int) -> LaneArrays:
+    """Return the layout of the shared memory of lanes, from those of an observation and action."""
     flag, byte = Leaf((), np.dtype(np.bool_)), np.dtype(np.uint8)
     layout = LaneArrays(
         None if has_objects(observations) else observations,
+        None if has_objects(actions) else actions,
         Leaf((), np.dtype(np.float64)),
         flag,
         flag,
@@ -95,11 +102,15 @@ class LaneChannel:
         self._words: Any = arrays.words[0].data
         self._requests = arrays.requests.reshape(-1).data
         self._replies = arrays.replies.reshape(-1).data
+        self._actions = arrays.actions
+        # The arrays in `_replies`, by the name of an info, and the number of this layout.
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._layout = -1
 
     # For the caller
 
-    def ring(self, request: Any) -> bool:
-        """If the worker polls the channel, send `request`; return whether it was sent.
+    def ring(self, lanes: Any, actions: Any, ended: Any, has_finals: bool) -> bool:
+        """If the worker polls, request `HostedLanes.step`; return whether that was requested.
 
         A worker that stops polling at this moment may not notice the request; then
         `HostedLanes.collect` answers it.
@@ -107,12 +118,17 @@ class LaneChannel:
         words = self._words
         if not words[_WATCHING]:
             return False
-        content = dumps(tuple(request))  # in a third of the time of its class
-        nbytes = len(content)
-        if nbytes > len(self._requests):
-            return False
-        self._requests[:nbytes] = content
-        words[_REQUEST] = nbytes
+        shared: Any = self._actions
+        if lanes is ended is None and type(shared) is np.ndarray and shared.dtype == actions.dtype:
+            shared[...] = actions
+            words[_REQUEST] = _STEP_WITH_FINALS if has_finals else _STEP
+        else:
+            content = dumps((lanes, actions, ended, has_finals))
+            nbytes = len(content)
+            if nbytes > len(self._requests):
+                return False
+            self._requests[:nbytes] = content
+            words[_REQUEST] = nbytes
         words[_RUNG] += 1
         return True
 
@@ -122,10 +138,22 @@ class LaneChannel:
         done: bool = words[_DONE] == words[_RUNG]
         return done
 
-    def reply(self) -> memoryview | None:
-        """Return the pickled reply; ``None`` if the reply or error must be requested by message."""
-        nbytes = self._words[_REPLY]
-        return self._replies[:nbytes] if nbytes else None
+    def reply(self) -> Any:
+        """Return the fields of the `Reply`; ``None`` if it must be requested by message."""
+        words = self._words
+        nbytes = words[_REPLY]
+        if nbytes == _COLUMNS:
+            return (self._columns, {}, None, None, 0) if words[_LAYOUT] == self._layout else None
+        if not nbytes:
+            return None
+        reply = loads(self._replies[:nbytes])
+        self.note(reply)
+        return reply
+
+    def note(self, reply: Any) -> None:
+        """Prepare for replies with columns like those of a reply to the last request."""
+        if _has_only_columns(reply):
+            self._lay_out(reply[0])
 
     # For the worker
 
@@ -133,6 +161,7 @@ class LaneChannel:
         """Discard any request that was made to an earlier process of these lanes."""
         words = self._words
         words[_DONE], words[_WATCHING] = words[_RUNG], 0
+        words[_LAYOUT] += 1
 
     def has_rung(self, watching: bool) -> bool:
         """Return whether there is a request; `watching` says if the worker continues to poll."""
@@ -142,8 +171,11 @@ class LaneChannel:
         return rung
 
     def request(self) -> Any:
-        """Return the fields of what was given to `ring`."""
-        return loads(self._requests[: self._words[_REQUEST]])
+        """Return what was given to `ring`."""
+        nbytes = self._words[_REQUEST]
+        if nbytes < 0:
+            return None, self._actions, None, nbytes == _STEP_WITH_FINALS
+        return loads(self._requests[:nbytes])
 
     def answer(self, reply: bytes | None) -> None:
         """Answer the request; a `reply` of ``None`` means that it raised an error."""
@@ -155,22 +187,35 @@ class LaneChannel:
         words[_REPLY] = nbytes
         words[_DONE] = words[_RUNG]
 
+    def answer_columns(self, columns: dict[str, NDArray[Any]]) -> bool:
+        """Answer with arrays like those of an earlier reply; return False if they are not alike."""
+        views = self._columns
+        if len(columns) != len(views) or self._layout != self._words[_LAYOUT]:
+            return False
+        for (name, column), (known, view) in zip(columns.items(), views.items(), strict=True):
+            if name != known or column.dtype != view.dtype or column.shape != view.shape:
+                return False
+        for name, column in columns.items():
+            views[name][...] = column
+        words = self._words
+        words[_REPLY] = _COLUMNS
+        words[_DONE] = words[_RUNG]
+        return True
 
-def packed(values: Any) -> tuple[Any, str, tuple[int, ...]]:
-    """Return a tree of arrays as ``(values, dtype, shape)``, for `unpacked`.
+    def begin_layout(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Prepare for replies with columns like these; the caller does the same in `note`."""
+        self._words[_LAYOUT] += 1
+        self._lay_out(columns)
 
-    A single array becomes bytes, which are pickled in a third of the time; other trees have the
-    dtype ``""``.
-    """
-    if isinstance(values, np.ndarray) and not values.dtype.hasobject:
-        return values.tobytes(), values.dtype.str, values.shape
-    return values, "", ()
-
-
-def unpacked(content: tuple[Any, str, tuple[int, ...]]) -> Any:
-    """Return what was given to `packed`; a single array is read-only."""
-    values, dtype, shape = content
-    return np.frombuffer(values, dtype).reshape(shape) if dtype else values
+    def _lay_out(self, columns: dict[str, NDArray[Any]]) -> None:
+        self._layout, self._columns, place = self._words[_LAYOUT], {}, 0
+        for name, column in columns.items():
+            end = place + -(-column.nbytes // _ALIGNMENT) * _ALIGNMENT
+            if end > len(self._replies):
+                self._layout = -1
+                return
+            view = np.frombuffer(self._replies, column.dtype, column.size, place)
+            self._columns[name], place = view.reshape(column.shape), end
 
 
 class Reply(NamedTuple):
@@ -178,7 +223,7 @@ class Reply(NamedTuple):
 
     Attributes
     ----------
-    columns : tuple of (name, dtype, shape, bytes)
+    columns : dict of str to array
         The infos of all lanes as arrays ``(n, ...)``, if `Lanes.info_columns` returns any.
     infos : dict of int to dict
         Otherwise: the non-empty infos of the lanes that were stepped or reset. Lanes are counted
@@ -191,11 +236,17 @@ class Reply(NamedTuple):
         How many of these lanes have ended because their process died.
     """
 
-    columns: tuple[tuple[str, str, tuple[int, ...], bytes], ...]
+    columns: dict[str, NDArray[Any]]
     infos: dict[int, dict[str, Any]]
     finals: Finals | None
     observations: Any
     num_lost: int
+
+
+def _has_only_columns(reply: Any) -> bool:
+    """Return whether all fields of a `Reply` but the first are empty."""
+    _, infos, finals, observations, num_lost = reply
+    return not (infos or finals or num_lost) and observations is None
 
 
 class HostedLanes:
@@ -226,8 +277,8 @@ class HostedLanes:
         # or set to a state since; the first observations and infos of their new episodes.
         self._lost: set[int] = set()
         self._begun: tuple[Any, list[dict[str, Any]]] = None, []
-        # The reply to the last request through the channel, or the exception that it raised.
-        self._kept: bytes | BaseException = b""
+        # The result of the last request through the channel, or the exception that it raised.
+        self._kept: Any = None
 
     # Requests of the caller
 
@@ -245,29 +296,37 @@ class HostedLanes:
         return getattr(target, method)(*args)
 
     def pass_by(self) -> None:
-        """Do what was requested through the `LaneChannel`, if anything was."""
+        """Do the step that was requested through the `LaneChannel`, if there is one."""
         self.attend_bell(False)
 
     def attend_bell(self, watching: bool) -> bool:
-        """Do what was requested in shared memory; return whether anything was."""
+        """Do the step that was requested in shared memory; return whether there was one."""
         channel = self._channel
         if channel is None or not channel.has_rung(watching):
             return False
         try:
-            self._kept = self.perform(*channel.request())
-            channel.answer(self._kept)
+            reply = self._kept = self.step(*channel.request())
+            if not (alone := _has_only_columns(reply)) or not channel.answer_columns(reply.columns):
+                content = self._pickled(reply)
+                if alone:
+                    channel.begin_layout(reply.columns)
+                channel.answer(content)
         except BaseException as error:
-            self._kept = error
+            try:
+                add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
+                self._kept = error
+            except RuntimeError as failure:  # in place of a `StopIteration`
+                self._kept = failure
             channel.answer(None)
         return True
 
     def collect(self) -> bytes:
-        """Return the reply to the last request in shared memory, or raise its error."""
+        """Return the pickled reply to the last request in shared memory, or raise its error."""
         self.attend_bell(False)
-        kept, self._kept = self._kept, b""
+        kept, self._kept = self._kept, None
         if isinstance(kept, BaseException):
             raise kept
-        return kept
+        return self._pickled(kept)
 
     def attach(
         self,
@@ -328,11 +387,10 @@ class HostedLanes:
     ) -> Reply:
         """Step lanes; see `Lanes.step`.
 
-        `actions` and `ended` are as `packed` returns them. `has_finals` says whether `finals` is
-        given.
+        `has_finals` says whether `finals` is given.
         """
         finals: Finals | None = {} if has_finals else None
-        lost = self.advance(lanes, unpacked(actions), unpacked(ended), finals)
+        lost = self.advance(lanes, actions, ended, finals)
         return self._reply(lanes, finals, lost)
 
     def advance(
@@ -410,11 +468,9 @@ class HostedLanes:
         return self._objects if shared is None else shared
 
     def _reply(self, lanes: Which, finals: Finals | None, lost: dict[int, dict[str, Any]]) -> Reply:
-        found = {} if lost else self.lanes.info_columns() or {}
-        columns: Any = ()
-        # Arrays themselves take longer to pickle.
-        if all(column.dtype.kind in NUMERIC_KINDS for column in found.values()):
-            columns = tuple((k, v.dtype.str, v.shape, v.tobytes()) for k, v in found.items())
+        columns = {} if lost else self.lanes.info_columns() or {}
+        if any(column.dtype.kind not in NUMERIC_KINDS for column in columns.values()):
+            columns = {}
         infos = {}
         if not columns:
             chosen = range(self.lanes.num_lanes) if lanes is None else lanes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,9 +18,8 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned
-from plangym_like.envs.classic.dynamics import Columns
 from plangym_like.envs.classic.env import agrees
-from plangym_like.envs.classic.equations import DYNAMICS
+from plangym_like.envs.classic.equations import DYNAMICS, Columns
 from plangym_like.envs.kernel import NotVectorisableError
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import InputError
@@ -28,11 +27,10 @@ from plangym_like.results import STEP_COUNTS, BatchInfo
 from plangym_like.snapshots.chains import chain, links
 from plangym_like.states.rows import Row
 from plangym_like.vector.lanes import (
-    Finals,
-    Flags,
     Lanes,
     Options,
     Seeds,
+    Step,
     StepArrays,
     Which,
     gym_env_of,
@@ -83,6 +81,37 @@ class LaneKernel(abc.ABC):
     def reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Reset the environment without its wrappers; return ``None`` if they are needed."""
         return None
+
+
+def collect_together(
+    lanes: Lanes, step_some: Callable[[Any, StepArrays, Which], None], step: Step
+) -> None:
+    """Do a step; see `Lanes.step`.
+
+    ``step_some(actions, out, lanes)`` steps lanes together, none of which begins a new episode.
+    """
+    actions, out, which, ended, finals = step
+    if ended is None or not np.count_nonzero(ended):
+        step_some(actions, out, which)
+    else:
+        running = np.arange(lanes.num_lanes) if which is None else np.asarray(which, np.intp)
+        running = running[~ended[running]]
+        if len(running):
+            step_some(actions, out, running)
+        restart(lanes, out, np.flatnonzero(ended))
+    if finals is not None:
+        over = np.flatnonzero(out.terminated | out.truncated)
+        over = over if which is None else np.intersect1d(over, which)
+        for lane in over.tolist():
+            finals[lane] = tree_map(owned, take(out.obs, lane)), lanes.infos[lane]
+        if len(over):
+            lanes.reset(out.obs, over)
+
+
+def restart(lanes: Lanes, out: StepArrays, which: NDArray[np.intp]) -> None:
+    """Begin new episodes in place of a step."""
+    out.rewards[which], out.terminated[which], out.truncated[which] = 0.0, False, False
+    lanes.reset(out.obs, which)
 
 
 class KernelLanes(SequentialLanes):
@@ -146,19 +175,12 @@ class KernelLanes(SequentialLanes):
             kernel.read(lane)
         return result
 
-    def step(
-        self,
-        actions: Any,
-        out: StepArrays,
-        lanes: Which = None,
-        *,
-        ended: Flags | None = None,
-        finals: Finals | None = None,
-    ) -> None:
+    def collect(self, step: Step) -> None:
         kernel = self._kernel
         if kernel is None:
-            super().step(actions, out, lanes, ended=ended, finals=finals)
+            super().collect(step)
             return
+        actions, out, lanes, ended, finals = step
         if lanes is None and finals is None:  # the usual case, in less time than the general one
             reset = None if ended is None or not np.count_nonzero(ended) else np.flatnonzero(ended)
             given = actions
@@ -169,9 +191,9 @@ class KernelLanes(SequentialLanes):
             if columns is not None:
                 self._columns, self._stepped = columns, self._every
                 if reset is not None:
-                    self._restart(out, reset)
+                    restart(self, out, reset)
                 return
-        Lanes.step(self, actions, out, lanes, ended=ended, finals=finals)
+        collect_together(self, self._step, step)
 
     def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
         kernel, chosen = self._kernel, self._chosen(lanes)
@@ -185,7 +207,7 @@ class KernelLanes(SequentialLanes):
         _ = self.infos
         self._write(chosen)
         try:
-            super()._step(actions, out, lanes)
+            super().collect(Step(actions, out, lanes))
         finally:
             self._read(chosen)
 
@@ -514,6 +536,9 @@ class RowLanes(Lanes):
         self._seeds[lane] = self._seeds[lane] if seed is None else seed
         self._set_state(lane, state)
         return obs, info
+
+    def collect(self, step: Step) -> None:
+        collect_together(self, self._step, step)
 
     def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
         assert self._states is not None

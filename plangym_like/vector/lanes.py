@@ -15,13 +15,13 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.batch.ownership import owned, owned_info
+from plangym_like.batch.ownership import owned_info
 from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.snapshots.chains import links
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.tree import layout_of_space, take, tree_map, zeros
+from plangym_like.vector.tree import layout_of_space, zeros
 
 # The lanes that a call concerns; ``None`` for all.
 Which = Sequence[int] | NDArray[np.intp] | None
@@ -64,7 +64,7 @@ class StepArrays(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The arguments of `Lanes.step`, for `Lanes.submit` and `Lanes.collect`.
+    """The arguments of `Lanes.step`, which passes them to `Lanes.submit` and `Lanes.collect`.
 
     Actions must not change until the step is collected.
     """
@@ -256,29 +256,9 @@ class Lanes(abc.ABC):
         RuntimeError
             An environment raised `StopIteration`. All other exceptions are raised unchanged.
         """
-        if ended is None or not np.count_nonzero(ended):
-            self._step(actions, out, lanes)
-        else:
-            running = np.arange(self.num_lanes) if lanes is None else np.asarray(lanes, np.intp)
-            running = running[~ended[running]]
-            if len(running):
-                self._step(actions, out, running)
-            self._restart(out, np.flatnonzero(ended))
-        if finals is not None:
-            over = np.flatnonzero(out.terminated | out.truncated)
-            over = over if lanes is None else np.intersect1d(over, lanes)
-            for lane in over.tolist():
-                finals[lane] = tree_map(owned, take(out.obs, lane)), self.infos[lane]
-            if len(over):
-                self.reset(out.obs, over)
-
-    def _restart(self, out: StepArrays, lanes: NDArray[np.intp]) -> None:
-        out.rewards[lanes], out.terminated[lanes], out.truncated[lanes] = 0.0, False, False
-        self.reset(out.obs, lanes)
-
-    @abc.abstractmethod
-    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
-        """Step `lanes`, none of which begins a new episode."""
+        step = Step(actions, out, lanes, ended, finals)
+        self.submit(step)
+        self.collect(step)
 
     # Steps that need not be waited for
 
@@ -300,9 +280,9 @@ class Lanes(abc.ABC):
         """
         return False
 
+    @abc.abstractmethod
     def collect(self, step: Step) -> None:
         """Complete a step that was submitted; see `step`."""
-        self.step(step.actions, step.out, step.lanes, ended=step.ended, finals=step.finals)
 
     def wait(self, seconds: float) -> None:
         """Wait until another process has done its part of a step, but at most `seconds`."""

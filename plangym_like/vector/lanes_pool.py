@@ -128,10 +128,7 @@ class LanesWorker(WorkerHandle):
     def take_infos(self, own: Sequence[int] | None, reply: Reply) -> None:
         """Replace the infos of the lanes `own` (``None``: all) with those in `reply`."""
         if reply.columns:
-            self.info_columns = {
-                name: np.frombuffer(content, kind).reshape(shape)
-                for name, kind, shape, content in reply.columns
-            }
+            self.info_columns = reply.columns
             return
         if own is None:
             own, self.info_columns = range(self.num_lanes), None
@@ -219,7 +216,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         if worker.fresh:
             return  # `collect` prepares the process first
         if worker.channel is not None and job.method == "step":
-            worker.rung = worker.channel.ring(tuple(job))
+            worker.rung = worker.channel.ring(*job.args)
         if not worker.rung:
             self._send(worker, job)
 
@@ -234,14 +231,17 @@ class LanesPool(WorkerPool[LanesWorker]):
         WorkerStartError, WorkerDiedError
             Processes died repeatedly.
         """
-        if worker.rung and worker.channel is not None:
-            worker.rung = False
-            if self._look_for(worker.channel.is_done) and (reply := worker.channel.reply()):
+        channel, rung, worker.rung = worker.channel, worker.rung, False
+        if rung and channel is not None:
+            if self._look_for(channel.is_done) and (reply := channel.reply()):
                 return self._take(worker, reply)
             worker.start_task(HostedLanes.collect)
-        if worker.task is not None and self._wait_for_task(worker):
-            return self._take(worker, None)
-        return self._recover(worker)
+        if worker.task is None or not self._wait_for_task(worker):
+            return self._recover(worker)
+        outcome = self._take(worker, None)
+        if rung and channel is not None and outcome.error is None:
+            channel.note(outcome.reply)
+        return outcome
 
     def is_over(self, worker: LanesWorker) -> bool:
         """Return whether the worker's job is done or has timed out: `collect` would not wait."""
@@ -305,7 +305,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 return False
         return True
 
-    def _take(self, worker: LanesWorker, reply: memoryview | None) -> Outcome:
+    def _take(self, worker: LanesWorker, reply: Any) -> Outcome:
         """Return the outcome of a finished job.
 
         `reply` is that from the channel; ``None`` means that of the worker's task.
@@ -317,10 +317,10 @@ class LanesPool(WorkerPool[LanesWorker]):
         assert job is not None
         # Outside the `try`: an exception that a signal handler raises must not become the outcome.
         task = worker.take_task() if reply is None else None
-        error, value = None, None
+        error, value = None, reply
         try:
-            pickled: Any = reply if task is None else portable_result(task)
-            value = pickle.loads(pickled)
+            if task is not None:
+                value = pickle.loads(portable_result(task))
         except Exception as failure:
             error = failure
         if job.method == "start" and error is None:

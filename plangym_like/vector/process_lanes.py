@@ -28,17 +28,13 @@ from plangym_like.vector.hosted_lanes import (
     Sources,
     host_lanes,
     lane_layout,
-    packed,
 )
 from plangym_like.vector.lanes import (
-    Finals,
-    Flags,
     Lanes,
     LaneStats,
     Options,
     Seeds,
     Step,
-    StepArrays,
     Which,
     checked_reseeds,
     checked_states,
@@ -293,12 +289,12 @@ class ProcessLanes(Lanes):
                     f"{layout} and {theirs}"
                 )
         if self.pool.memory is None:
-            self._share(SharedArrays(lane_layout(layout, self.num_lanes)))
+            self._share(SharedArrays(lane_layout(layout, self.action_layout, self.num_lanes)))
         obs = self._arrays.observations
         write_rows(obs, self._rows, replies[0][1])
         for worker, (_, rows, infos) in zip(self.pool.workers, replies[1:], strict=True):
             write_rows(obs, worker.rows, rows)
-            worker.take_infos(None, Reply((), dict(enumerate(infos)), None, None, 0))
+            worker.take_infos(None, Reply({}, dict(enumerate(infos)), None, None, 0))
         return obs
 
     def _share(self, memory: SharedArrays) -> None:
@@ -328,22 +324,6 @@ class ProcessLanes(Lanes):
                 self._take(worker, own, Reply(*reply))
         self._copy_observations(obs, lanes)
 
-    def step(
-        self,
-        actions: Any,
-        out: StepArrays,
-        lanes: Which = None,
-        *,
-        ended: Flags | None = None,
-        finals: Finals | None = None,
-    ) -> None:
-        step = Step(actions, out, lanes, ended, finals)
-        self.submit(step)
-        self.collect(step)
-
-    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
-        raise NotImplementedError("the lanes of each process are stepped by that process")
-
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         raise NotImplementedError("the lanes of each part are reset by that part")
 
@@ -357,8 +337,10 @@ class ProcessLanes(Lanes):
         for worker in self.pool.workers:
             own = None if step.lanes is None else worker.own(step.lanes)
             if own is None or own:
-                actions = packed(take(step.actions, worker.rows))
-                ended = packed(None if step.ended is None else step.ended[worker.rows])
+                ended = None if step.ended is None else step.ended[worker.rows]
+                if ended is not None and not np.count_nonzero(ended):
+                    ended = None  # the usual case, whose request is short
+                actions = take(step.actions, worker.rows)
                 job = Job("step", (own, actions, ended, step.finals is not None))
                 self.pool.submit(worker, job)
 

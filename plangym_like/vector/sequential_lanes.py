@@ -13,14 +13,11 @@ from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import as_flag, as_reward
 from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
-from plangym_like.envs.atari.preprocessing import speed_up_preprocessing
+from plangym_like.envs.wrapping import omit_unread_screens
 from plangym_like.errors import ActionError, InputError
 from plangym_like.vector.lanes import (
-    Finals,
-    Flags,
     Lanes,
-    StepArrays,
-    Which,
+    Step,
     add_note,
     is_plan_env,
     last_user,
@@ -70,19 +67,8 @@ class SequentialLanes(Lanes):
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         return self._gym_envs[lane].reset(seed=seed, options=options)
 
-    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
-        SequentialLanes.step(self, actions, out, lanes)
-
-    def step(
-        self,
-        actions: Any,
-        out: StepArrays,
-        lanes: Which = None,
-        *,
-        ended: Flags | None = None,
-        finals: Finals | None = None,
-    ) -> None:
-        obs, rewards, terminated, truncated = out
+    def collect(self, step: Step) -> None:
+        actions, (obs, rewards, terminated, truncated), lanes, ended, finals = step
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         whole = plain and shape == () and dtype == np.int64
@@ -168,7 +154,7 @@ class SequentialLanes(Lanes):
 def as_gym_env(env: Any) -> Any:
     """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     if not is_plan_env(env):
-        speed_up_preprocessing(env)
+        omit_unread_screens(env)
         return env
     needs_view = env.return_image or env.layout.out_of_bounds != "pass"
     return env.as_gym() if needs_view else LiveEnv(env)

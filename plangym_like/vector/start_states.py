@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 from plangym_like.errors import InputError
 from plangym_like.vector.batching import checked_observations
 from plangym_like.vector.lanes import (
-    Finals,
-    Flags,
     Lanes,
     Options,
     Seeds,
     Step,
-    StepArrays,
     Which,
 )
 from plangym_like.vector.tree import take, tree_map, write_rows
@@ -153,18 +150,11 @@ class StartLanes:
         self._lanes.reset(obs, lanes, seeds=seeds, options=options)
         self._place(obs, range(self._lanes.num_lanes) if lanes is None else lanes, seeds)
 
-    def step(
-        self,
-        actions: Any,
-        out: StepArrays,
-        lanes: Which = None,
-        *,
-        ended: Flags | None = None,
-        finals: Finals | None = None,
-    ) -> None:
+    def step(self, *arguments: Any, **options: Any) -> None:
         """See `Lanes.step`."""
-        self._lanes.step(actions, out, lanes, ended=ended, finals=finals)
-        self._place(out.obs, finals or () if ended is None else np.flatnonzero(ended))
+        step = Step(*arguments, **options)
+        self._lanes.submit(step)
+        self.collect(step)
 
     def collect(self, step: Step) -> None:
         """See `Lanes.collect`."""

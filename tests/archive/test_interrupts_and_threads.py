@@ -13,7 +13,6 @@ from interrupting import Moment
 
 import plangym_like
 from plangym_like import StateArchive
-from plangym_like.archive.row_index import RowIndex
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +49,9 @@ def test_an_interrupted_add_adds_all_nodes_or_none(
         assert rest.tolist() == list(range(count, 300))
         assert np.array_equal(archive.get(np.arange(300)), rows[:300]), moment.where
         assert np.array_equal(archive["tag"], np.arange(300)), moment.where
+        assert archive.find(rows[:300]).tolist() == list(range(300)), moment.where
         number += 9 if directory else 3
     assert 70 in counts, "Python 3.13 traces no moment after all nodes are there"
-
-
-def test_a_table_is_complete_after_an_interrupt(rows: np.ndarray) -> None:
-    hashes = np.random.default_rng(0).integers(0, 2**64, 3000, np.uint64)
-    number = 1
-    while True:
-        index, moment = RowIndex(), Moment(number)
-        assert index.find(hashes[:700], hashes[:700]).tolist() == list(range(700))
-        with moment.strikes():
-            index.find(hashes, hashes[:1])  # the table becomes larger
-        if moment.where is None:
-            break
-        assert index.find(hashes, hashes).tolist() == list(range(3000)), moment.where
-        number += 2
 
 
 def test_threads_that_read_and_write_one_archive(env: Any, rows: np.ndarray) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
-from hostile_envs import SavesItself, Walk
+from hostile_envs import Walk
 from usual import first_of
 
 import plangym_like
 from plangym_like.audit import auditor
-from plangym_like.audit.comparison import AuditedRows
+from plangym_like.audit.auditor import AuditedRows
 
 # What audits do not watch: they step rows with the class attributes of before.
 KEPT = threading.local()
@@ -124,42 +122,6 @@ def test_a_pause_in_an_audit_does_not_end_audits(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(AuditedRows, "_follow", paused)
         batches(env, 100)
         assert env.stats.rows_audited > before + 8
-
-
-class Heavy(SavesItself):
-    """Has observations and states of a quarter of a megabyte."""
-
-    observation_space = spaces.Box(0, 1, (1 << 18,), np.uint8)
-
-    def observe(self) -> Any:
-        return np.full(1 << 18, self.time % 2, np.uint8)
-
-    def save_state(self) -> bytes:
-        return bytes(1 << 18) + super().save_state()
-
-    def load_state(self, data: bytes) -> None:
-        super().load_state(data[1 << 18 :])
-
-
-def test_audits_need_the_memory_of_a_few_rows(
-    monkeypatch: pytest.MonkeyPatch, unhurried_audits: None
-) -> None:
-    monkeypatch.setattr(auditor, "_MOST_NBYTES", 1 << 20)
-    peaks = {}
-    for audit in ("off", "raise"):
-        with plangym_like.make(Heavy, audit=audit) as env:
-            state = env.reset(seed=0).state
-            tracemalloc.start()
-            try:
-                for _ in range(12):
-                    env.step_batch(np.arange(32) % 3, np.stack([state] * 32))
-                peaks[audit] = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
-            if audit == "raise":
-                assert env.stats.rows_audited > 4
-    # A row and its result take 768 kB. The copy that steps rows again has spaces of its own: 2 MB.
-    assert peaks["raise"] <= peaks["off"] + (10 << 20)
 
 
 class Hangs(Walk):

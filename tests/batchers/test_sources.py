@@ -10,7 +10,7 @@ from counting import Follower
 
 import plangym_like
 from plangym_like.batchers.episodes import DictTensor, EpisodeBatcher, GymEnv
-from plangym_like.batchers.rollout import multi, same, single
+from plangym_like.batchers.rollout import multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
 
 NAME = "CartPole-v1"
@@ -40,8 +40,7 @@ def _rollouts(source: Any) -> list[Any]:
     played = []
     for rollout in (
         same.rollout([_new(source) for _ in range(2)], Ones(), 30, seed=3),
-        single.rollout(source, Ones(), 30, 2, workers=0, seed=3),
-        multi.rollout(source, Ones(), 30, 1, 2, 2, 1, workers=1, seed=3),
+        multi.rollout(source, Ones(), 30, 1, 2, 2, 1, workers=0, seed=3),
     ):
         with rollout:
             for _ in range(2):

@@ -120,21 +120,6 @@ def test_whole_episodes(env_id: str, n_threads: int) -> None:
         assert found["initial_state"][:, 0].all() and not found["initial_state"][:, 1:].any()
 
 
-def test_chunks_go_on_from_given_states() -> None:
-    states, after = branch("CartPole-v1")
-    arguments = {"shape": (), "dtype": torch.int64}
-
-    def create_env(seed: int) -> Any:
-        return episodes.GymInfEnv(maker("CartPole-v1"), seed, num_envs=COUNT)
-
-    with episodes.Batcher(3, 4, 0, [0], IdleAgent, arguments, create_env, {}) as batcher:
-        for given in (states, tuple(torch.from_numpy(part) for part in states)):
-            batcher.execute(states=given)
-            chunk = batcher.get()
-            assert chunk is not None and np.array_equal(chunk["_frame"][:, 0], after.obs)
-            assert np.array_equal(chunk["frame"][:, 0], states[1])
-
-
 class Zero(workspaces.Agent):
     def __init__(self, action: torch.Tensor) -> None:
         super().__init__()

@@ -31,12 +31,6 @@ def test_it_fails_if_a_check_failed() -> None:
     assert report["failed"][0]["field"] == "reward" and report["failed"][0]["step"] == 31
 
 
-def test_it_says_what_could_not_be_made(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "CartPoll-v1", "CartPole-v1", *QUICK]) == 2
-    told = capsys.readouterr()
-    assert "NameNotFound" in told.err and "CartPole-v1: every check passed" in told.out
-
-
 def test_arguments_reach_make(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "is_slippery=False", "--snapshot", "pickle", "--json"]
     assert main(["check", "CartPoll-v1", "FrozenLake-v1", *QUICK, *settings]) == 2

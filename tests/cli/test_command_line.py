@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import termios
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from suite import TAXI
 
 import plangym_like
 from plangym_like import planners
-from plangym_like.cli import bench, images, main, saving
+from plangym_like.cli import main, saving
 from plangym_like.cli.planner_classes import kebab, planner_classes
 from plangym_like.planners import Plan, Planner, Search
 
@@ -75,18 +74,6 @@ def test_a_plan_is_found_and_written(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert sum(milliseconds(film)) == 11 * 40 and film.height <= 240
         pixels = np.asarray(curve.convert("RGB")).reshape(-1, 3)
         assert len(np.unique(pixels, axis=0)) > 50 and (pixels == (21, 101, 192)).all(axis=1).any()
-
-
-def test_a_long_plan_gives_a_short_film(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(images, "_FRAMES", 20)
-    options = ["--option", "horizon=40", "--option", "dt=3", "--option", "batch=1"]
-    arguments = ["plan", "MountainCar-v0", "--budget", "4e1", *options, "--out", str(tmp_path)]
-    found = told(capsys, *arguments)
-    assert found["frames"] == 120 and found["length"] == 40
-    with Image.open(tmp_path / "plan.gif") as film:
-        assert sum(milliseconds(film)) == 20 * 40
 
 
 def test_modules_of_the_current_folder(
@@ -165,16 +152,6 @@ def test_without_images_nothing_is_drawn(
     assert "pip install 'plangym_like[viz]', or add --no-images" in capsys.readouterr().err
     assert main([*arguments, "--no-images"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"actions.json", "plan.json"}
-
-
-def test_an_environment_that_cannot_be_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(ROOT / "tests" / "testing")
-    arguments = ["plan", "broken_envs:Walk", *QUICK, "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    shown = capsys.readouterr()
-    assert "no GIF: " in shown.err and "wrote actions.json, plan.json, curve.png to" in shown.out
 
 
 @pytest.mark.parametrize(
@@ -286,15 +263,6 @@ def test_bench_measures_one_of_your_own_and_copies_only_what_can_be_copied(
     assert re.search(r" own step .* saved by\n.* - .* pickle\n", capsys.readouterr().out)
 
 
-def test_bench_measures_once_all_workers_are_ready() -> None:
-    """Batches that are stepped faster in this process do not wait for workers."""
-    ready = []
-    with plangym_like.make("CartPole-v1", n_workers=3) as env:
-        workers = env.executor.workers
-        bench._warm_up(env, lambda: ready.append([worker.ready for worker in workers]), 1e-9)
-    assert ready == [[True, True]]
-
-
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     ids = told(capsys, "list")
     assert "ALE/MsPacman-v5" in ids["atari"]
@@ -323,27 +291,6 @@ def test_a_reader_that_ends_early() -> None:
     assert process.stderr.read() == b""
     assert process.wait() == 141
     process.stderr.close()
-
-
-def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
-    arguments = [*COMMAND, "plan", "CartPole-v1", *QUICK, "--out", str(tmp_path)]
-    ours, theirs = os.openpty()
-    termios.tcsetwinsize(theirs, (24, 120))
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=theirs) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 4096):
-                shown += piece
-        except OSError:  # Linux: the other end was closed
-            pass
-        output, _ = process.communicate()
-    os.close(ours)
-    assert process.returncode == 0
-    assert b"RandomShooting:" in shown and b"transitions/s" in shown and b"GIF:" in shown
-    assert output.count(b"\n") == 1 and b"\r" not in output
-    piped = subprocess.run([*arguments, "--no-images"], capture_output=True, check=True)
-    assert piped.stderr == b"" and piped.stdout.count(b"\n") == 1
 
 
 def test_the_commands_in_the_documentation_run(tmp_path: Path) -> None:

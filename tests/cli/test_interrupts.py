@@ -66,13 +66,6 @@ def test_what_was_found_is_written(tmp_path: Path, workers: list[str]) -> None:
         assert Plan.load(tmp_path / "out" / "plan.json").replay(env) == found["score"]
 
 
-def test_an_episode_is_written(tmp_path: Path) -> None:
-    options = ["--planner", "go-explore", "--option", "cell_of=mine:cells", "--steps", "99"]
-    status, shown, _ = interrupted(tmp_path, TAXI, *options, "--budget", "3000")
-    assert status == 130
-    assert "in closed loop, not to the end of the episode" in shown and "99 actions" not in shown
-
-
 def test_while_an_environment_is_made(tmp_path: Path) -> None:
     status, shown, errors = interrupted(tmp_path, "mine:never")
     assert (status, shown, errors) == (130, "", "plangym-like: interrupted\n")

@@ -22,7 +22,6 @@ from cluster_traps import (
     die_elsewhere,
     differ_elsewhere,
     fail_elsewhere,
-    hang,
     kill_actor,
 )
 from comparing import assert_same, content, reached, row
@@ -214,18 +213,6 @@ def test_masked_rows(cluster: Any, plain: CounterEnv) -> None:
 
 
 @pytest.mark.full
-def test_a_row_that_kills_is_named(cluster: Any, plain: CounterEnv) -> None:
-    state = plain.reset(seed=0).state
-    with counters(Trap(kill_itself, [61]), **ELSEWHERE) as env:
-        with pytest.raises(PoisonInputError) as caught:
-            env.step_batch(range(80), state)
-        assert (caught.value.index, caught.value.exitcode) == (61, -signal.SIGKILL)
-        assert str(caught.value).startswith("row 61 killed")
-        assert_same(env.step_batch(range(60), state), plain.step_batch(range(60), state))
-        assert env.stats.actors_lost == 0
-
-
-@pytest.mark.full
 def test_a_worker_killed_in_an_actor(
     cluster: Any, plain: CounterEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,16 +222,6 @@ def test_a_worker_killed_in_an_actor(
         assert env.stats.deaths == 3
         assert env.stats.actors_lost == 0
     assert "died and were replaced" in caplog.text
-
-
-@pytest.mark.full
-def test_a_row_that_hangs_is_named(cluster: Any, plain: CounterEnv) -> None:
-    state = plain.reset(seed=0).state
-    with counters(Trap(partial(hang, 600), [33]), step_timeout=0.3, **ELSEWHERE) as env:
-        with pytest.raises(StepTimeoutError, match="row 33 took") as caught:
-            env.step_batch(range(50), state)
-        assert caught.value.indices == (33,)
-        assert env.stats.timeouts == 2
 
 
 def test_killed_actors_are_replaced(

@@ -1,7 +1,6 @@
 """The script that runs plangym's tests on the layer."""
 
-import importlib.util
-import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS = """
-import numpy
 import pytest
 from plangym import api_tests, make
 from plangym.api_tests import cart
@@ -34,47 +32,35 @@ def test_that_plangym_skips():
 """
 
 
-def _suite() -> Any:
-    place = ROOT / "benchmarks" / "plangym_suite.py"
-    spec = importlib.util.spec_from_file_location("plangym_suite", place)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import plangym_suite
+
+    yield plangym_suite
+    for name in ("plangym_suite", "harness"):
+        sys.modules.pop(name, None)
 
 
 def test_it_runs_tests_of_plangym_on_the_layer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, suite: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sources = tmp_path / "plangym"
-    (sources / "tests").mkdir(parents=True)
-    (sources / "tests" / "__init__.py").touch()
-    (sources / "tests" / "test_small.py").write_text(TESTS, encoding="utf-8")
-    (sources / "src" / "plangym").mkdir(parents=True)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    (tmp_path / "tests" / "test_small.py").write_text(TESTS, encoding="utf-8")
+    (tmp_path / "src" / "plangym").mkdir(parents=True)
     api_tests = 'import plangym\n\n\ndef cart():\n    return plangym.make("CartPole-v1")\n'
-    (sources / "src" / "plangym" / "api_tests.py").write_text(api_tests, encoding="utf-8")
-    results = tmp_path / "results.json"
-    other = {"tests/test_other.py": {"passed": 1, "failed": [], "not counted": {}}}
-    results.write_text(json.dumps(other), encoding="utf-8")
-    arguments = ["plangym_suite.py", str(sources), "-n", "0", "--json", str(results), "--failures"]
-    monkeypatch.setattr("sys.argv", arguments)
-    _suite().main()
-    found = json.loads(results.read_text(encoding="utf-8"))
+    (tmp_path / "src" / "plangym" / "api_tests.py").write_text(api_tests, encoding="utf-8")
+    found = suite.run_tests(tmp_path, "tests/test_small.py")
     assert found == {
-        **other,
-        "tests/test_small.py": {
-            "passed": 1,
-            "failed": ["tests/test_small.py::tests.test_small::test_that_fails"],
-            "not counted": {"plangym skips it: not here": 1},
-        },
+        "passed": 1,
+        "failed": ["tests/test_small.py::tests.test_small::test_that_fails"],
+        "skipped": {"not here": 1},
     }
-    table = results.with_suffix(".md").read_text(encoding="utf-8")
-    assert "| all | 2 | 1 | 1 |\n\n66.7% of the tests that are counted pass.\n" in table
-    printed = capsys.readouterr().out
-    assert "assert 1 == 2" in printed and table in printed
+    assert "assert 1 == 2" in capsys.readouterr().out
+    assert "| all | 1 | 1 | 1 |" in suite.page({"tests/test_small.py": found})
 
 
-def test_the_committed_table_is_that_of_the_results() -> None:
-    results = ROOT / "docs" / "figures" / "plangym.json"
-    files = json.loads(results.read_text(encoding="utf-8"))
-    assert _suite().table(files) == results.with_suffix(".md").read_text(encoding="utf-8")
+def test_the_committed_table_is_that_of_the_results(suite: Any) -> None:
+    table = (ROOT / "docs" / "figures" / "plangym.md").read_text(encoding="utf-8")
+    assert suite.page(suite.known("plangym")).strip() == table.strip()

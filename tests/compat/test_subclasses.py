@@ -10,7 +10,6 @@ from gymnasium.envs.classic_control import PendulumEnv
 import plangym_like.compat.plangym as plangym
 from plangym_like.compat.plangym.control import ClassicControl
 from plangym_like.compat.plangym.vectorization import ParallelEnv
-from plangym_like.compat.plangym.videogames import AtariEnv
 from plangym_like.errors import InputError
 
 
@@ -152,17 +151,3 @@ def test_workers_step_them(env_class: Any) -> None:
         assert np.array_equal(mine[0], theirs[0]) and np.array_equal(mine[1], theirs[1])
     finally:
         env.close()
-
-
-class Helped(AtariEnv):
-    def get_ram_obs(self, obs: Any, **kwargs: Any) -> Any:
-        return obs[:4]
-
-
-def test_single_steps_and_batches_observe_the_same() -> None:
-    """plangym calls no ``get_ram_obs``, so a subclass may use this name for something else."""
-    env = Helped("ALE/Breakout-v5", obs_type="ram")
-    state, obs, _ = env.reset()
-    assert obs.shape == env.step(0, state)[1].shape == (128,)
-    assert np.array_equal(env.step_batch([0], [state])[1][0], env.step(0, state)[1])
-    env.close()

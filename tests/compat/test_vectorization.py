@@ -11,11 +11,7 @@ from gymnasium.wrappers import TransformReward
 
 import plangym_like.compat.plangym as plangym
 from plangym_like.compat.plangym.control import ClassicControl
-from plangym_like.compat.plangym.vectorization import (
-    BatchEnv,
-    ExternalProcess,
-    ParallelEnv,
-)
+from plangym_like.compat.plangym.vectorization import ParallelEnv
 from plangym_like.errors import InputError, WorkerDiedError
 
 
@@ -75,20 +71,6 @@ def test_workers_without_states_go_on_from_their_own(env: Any) -> None:
     assert np.array_equal(env.step_batch([0, 1])[0], first[0])
 
 
-def test_processes(env: Any) -> None:
-    group = env._batch_env
-    assert isinstance(group, BatchEnv) and len(group) == 2
-    assert isinstance(group[0], ExternalProcess)
-    assert group.observation_space == env.observation_space
-    states, obs, infos = group.reset()
-    assert states.shape[0] == 2 and obs.shape == (2, 4) and infos.shape == (2,)
-    assert group.reset(indices=[1], return_states=False)[0].shape == (1, 4)
-    state, *_ = group[0].reset(return_states=True, blocking=False)()
-    assert np.array_equal(group[0].unwrapped.get_state(), state)
-    future = group[0].step(1, state, dt=2, blocking=False)
-    assert future()[2] == 4.0
-
-
 def test_wrappers_are_in_workers_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     env = ParallelEnv(ClassicControl, name="CartPole-v1", n_workers=2, render_mode="human")
@@ -142,7 +124,7 @@ def test_reset_and_set_state_replace_workers_that_died() -> None:
         state, *_ = env.reset()
         env.step_batch([0, 1])
         for begin in (env.reset, lambda: env.set_state(state)):
-            os.kill(env._batch_env[0].pid, signal.SIGKILL)
+            os.kill(env.workers[0].pid, signal.SIGKILL)
             with pytest.raises(WorkerDiedError):
                 env.step_batch([0, 1])
             begin()

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -204,13 +203,3 @@ def test_every_file_that_is_named_exists() -> None:
         absent = [one for one in named if not any(path.endswith(f"/{one}") for path in there)]
         missing += [(_name(document), one) for one in absent]
     assert missing == []
-
-
-COPIES = runpy.run_path(str(ROOT / "docs" / "copy_table.py"))
-
-
-@pytest.mark.parametrize(("page", "table", "name"), COPIES["PLACES"])
-def test_the_tables_in_pages_are_the_measured_ones(page: str, table: str, name: str) -> None:
-    measured = (ROOT / "docs" / "figures" / table).read_text(encoding="utf-8")
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert COPIES["with_table"](text, measured, name) == text

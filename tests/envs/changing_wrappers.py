@@ -12,8 +12,6 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.classic_control import PendulumEnv
 
-LATE = 150
-
 
 class Changing(gymnasium.Wrapper):
     """Counts steps, and can change what ``where`` names; it does so nowhere."""
@@ -71,53 +69,14 @@ class AfterReset(Changing):
 
 class BeforeStep(Changing):
     def step(self, action: Any) -> Any:
-        self.change(self.steps % 7 / 7)
+        self.change(self.steps % 5 / 5)
         return super().step(action)
 
 
 class AfterStep(Changing):
     def step(self, action: Any) -> Any:
         result = super().step(action)
-        self.change(self.steps % 7 / 7)
-        return result
-
-
-class Late(Changing):
-    """Changes the value once, by default long after every trial."""
-
-    def __init__(self, env: Any, where: str, values: tuple[float, float], late: int = LATE) -> None:
-        super().__init__(env, where, values)
-        self.late = late
-
-    def step(self, action: Any) -> Any:
-        if self.steps == self.late:
-            self.change(0.75)
-        return super().step(action)
-
-
-class BySetWrapperAttr(BeforeReset):
-    """Sets the attribute with Gymnasium's method for it."""
-
-    def put(self, thing: Any, name: str, value: float) -> None:
-        if thing is not self.unwrapped or not isinstance(getattr(thing, name), int | float):
-            super().put(thing, name, value)
-        else:
-            self.env.set_wrapper_attr(name, type(getattr(thing, name))(value))
-
-
-class KeepsTheBase(Changing):
-    """Holds the environment itself since it was made, and changes it as the reward says."""
-
-    def __init__(self, env: Any, where: str, values: tuple[float, float]) -> None:
-        super().__init__(env, where, values)
-        self.game = env.unwrapped
-
-    def place(self) -> tuple[Any, str]:
-        return self.game, self.where
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        self.change(abs(float(result[1])) % 1)
+        self.change(self.steps % 5 / 5)
         return result
 
 
@@ -131,39 +90,6 @@ class EveryThirdEpisode(Changing):
             self.change(self.episodes % 10 / 10)
         self.episodes += 1
         return super().reset(**kwargs)
-
-
-class Compounding(Changing):
-    """Makes the value a little smaller in each episode."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        thing, name = self.place()
-        self.put(thing, name, 0.7 * getattr(thing, name))
-        return super().reset(**kwargs)
-
-
-class OwnGenerator(Changing):
-    """Draws from a generator of its own, which begins differently in every copy."""
-
-    def __init__(self, env: Any, where: str, values: tuple[float, float]) -> None:
-        super().__init__(env, where, values)
-        self.dice = np.random.default_rng()
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        if seed is not None:
-            self.dice = np.random.default_rng(seed)
-        self.change(self.dice.random())
-        return super().reset(seed=seed, options=options)
-
-
-class CountsOnTheBase(gymnasium.Wrapper):
-    """Counts all steps in a new attribute of the environment."""
-
-    def step(self, action: Any) -> Any:
-        obs, reward, *rest = self.env.step(action)
-        base: Any = self.unwrapped
-        base.total = getattr(base, "total", 0) + 1
-        return obs, float(reward) + base.total, *rest
 
 
 class InPlace(gymnasium.Wrapper):
@@ -183,18 +109,6 @@ class InPlace(gymnasium.Wrapper):
         result = self.env.step(action)
         attrgetter(self.path)(self.unwrapped)[-1] *= 1.001
         return result
-
-
-class HoldsAnArray(gymnasium.Wrapper):
-    """Holds an array of the environment since it was made, and changes it in each step."""
-
-    def __init__(self, env: Any, path: str) -> None:
-        super().__init__(env)
-        self.array = attrgetter(path)(self.unwrapped)
-
-    def step(self, action: Any) -> Any:
-        self.array[-1] *= 1.01
-        return self.env.step(action)
 
 
 class BySeedMethod(gymnasium.Wrapper):

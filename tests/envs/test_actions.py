@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 from block_steps import compare, pair
 from classic_rows import random_rows
-from comparing import assert_same, reached
-from conftest import make_on
-from gymnasium.wrappers import StickyAction
-from small_envs import Levers, Nested
+from comparing import assert_same
 from suite import ROBOTS
 from usual import first_of, third_of
 
@@ -119,79 +116,7 @@ def test_pendulums_image_has_the_torque_of_the_last_action(kind: str) -> None:
     theirs.close()
 
 
-# In workers
-
-CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "Pendulum": ("Pendulum-v1", {}),
-    "Nested": (Nested, {}),
-    "Levers": (Levers, {}),
-    "sticky": ("Pendulum-v1", {"wrappers": [(StickyAction, 0.5)]}),
-}
-if "HalfCheetah-v5" in IDS:
-    CASES["HalfCheetah"] = ("HalfCheetah-v5", {})
-if importlib.util.find_spec("dm_control"):
-    CASES["walker"] = ("walker-walk", {})
-if "LunarLanderContinuous-v3" in IDS:
-    CASES["lander"] = ("LunarLanderContinuous-v3", {})
-
-
-def batch_of(env: Any, kind: str, lead: tuple[int, ...]) -> Any:
-    rng = np.random.default_rng(7)
-    space = env.action_space
-    if not isinstance(space, gymnasium.spaces.Dict):
-        actions = drawn(space, rng, kind, lead)
-        # What Levers is given it shows, as whole numbers of at least 0.
-        return np.abs(actions) if "int" in kind else actions
-    moves = drawn(space["move"], rng, kind, lead)
-    picks = rng.integers(0, 3, lead)
-    if len(lead) == 1:
-        return [{"move": move, "pick": pick} for move, pick in zip(moves, picks, strict=True)]
-    return [
-        [{"move": m, "pick": p} for m, p in zip(*row, strict=True)]
-        for row in zip(moves, picks, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("which", third_of(CASES))
-def test_workers_give_the_same_bytes(which: str) -> None:
-    name, kwargs = CASES[which]
-    envs = {key: make_on(key, name, **kwargs) for key in ("serial", "isolated")}
-    serial = envs["serial"]
-    states = reached(serial, 7, every=2)
-    kinds = ["int64", "int8"] if which == "Levers" else ["float64", "list"]
-    for kind in kinds:
-        actions, plans = batch_of(serial, kind, (7,)), batch_of(serial, kind, (7, 3))
-        expected = serial.step_batch(actions, states)
-        rolled = serial.rollout_batch(plans, states, return_observations=True)
-        for index in (0, 5):
-            single = serial.step(actions[index], states[index])
-            assert_same(expected.states[index], single.state, kind)
-            assert expected.rewards[index] == single.reward
-        for env in envs.values():
-            assert_same(env.step_batch(actions, states), expected, kind)
-            assert_same(env.rollout_batch(plans, states, return_observations=True), rolled, kind)
-    for env in envs.values():
-        env.close()
-
-
-@pytest.mark.parametrize("policy", ["clip", "raise", *first_of(["pass"], 0)])
-def test_the_option_holds_in_workers_and_is_kept_by_clones(policy: str) -> None:
-    for backend in ("isolated",):
-        first = make_on(backend, "Pendulum-v1", out_of_bounds=policy)
-        for env in (first, first.clone()):
-            state = env.reset(seed=0).state
-            if policy == "raise":
-                with pytest.raises(ActionError, match=r"\[9.0\] is not in"):
-                    env.step([9.0])
-                with pytest.raises(ActionError, match="row 1"):
-                    env.step_batch([[1.0], [9.0], [1.0]], state)
-                env.step([2.0])
-                continue
-            batch = env.step_batch([[9.0], [2.0], [1.0]], state)
-            assert_same(batch.obs[0], batch.obs[1])
-            assert_same(env.step([9.0], state).obs, batch.obs[0])
-        first.close()
-        env.close()
+# Out of bounds
 
 
 def test_clipping_comes_before_the_environment() -> None:
@@ -248,22 +173,3 @@ def test_continuous_atari(kind: str) -> None:
         assert found[1:4] == expected[1:4]
     theirs.close()
     env.close()
-
-
-# Replay
-
-
-def test_a_replayed_episode_of_any_dtype_fits_its_row() -> None:
-    pytest.importorskip("Box2D", reason="Box2D has no wheel here")
-    for kind in ("float32", "list"):
-        with plangym_like.make("LunarLanderContinuous-v3", replay_capacity=60) as env:
-            state = env.reset(seed=0).state
-            rng = np.random.default_rng(9)
-            actions = [np.clip(drawn(env.action_space, rng, "float64"), -1, 1) for _ in range(60)]
-            if kind == "float32":
-                actions = [action.astype(np.float32) for action in actions]
-            for action in actions:
-                state = env.step_batch([action.tolist() if kind == "list" else action], state)[0][0]
-            assert env.view_state(state)["n_actions"] == 60
-            end = env.rollout_batch([actions], env.reset(seed=0).state)
-            assert_same(end.states[0], state)

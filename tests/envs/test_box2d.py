@@ -6,7 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, reached, sampler
-from conftest import sending
 from continuation import assert_goes_on
 
 import plangym_like
@@ -54,20 +53,6 @@ def test_a_seeded_episode_is_gymnasiums(kind: str) -> None:
     theirs.close()
 
 
-@pytest.mark.parametrize("kind", ["wind", "hardcore"])
-def test_every_backend_agrees(kind: str) -> None:
-    name, kwargs = (LANDERS | WALKERS)[kind]
-    serial = Box2DEnv(name, **kwargs)
-    states = reached(serial, 12, every=4)
-    space = sampler(serial, 0)
-    actions = [space.sample() for _ in range(12)]
-    expected = serial.step_batch(actions, states)
-    with sending(plangym_like.make(name, n_workers=2, isolate=True, **kwargs)) as env:
-        assert_same(env.step_batch(actions, states), expected)
-        plans = [[action, action] for action in actions]
-        assert_same(env.rollout_batch(plans, states), serial.rollout_batch(plans, states))
-
-
 def test_a_car_comes_back_with_its_track_and_its_tiles() -> None:
     env = Box2DEnv("CarRacing-v3", continuous=False, live_prefixes=2)
     state = env.reset(seed=2).state
@@ -77,11 +62,6 @@ def test_a_car_comes_back_with_its_track_and_its_tiles() -> None:
     other = Box2DEnv("CarRacing-v3", continuous=False)
     assert_same(other.step_batch([3, 1, 4], state), first)
     assert len(np.unique(first.obs.reshape(3, -1), axis=0)) == 3
-
-
-def test_a_row_holds_as_many_steps_as_the_time_limit_allows() -> None:
-    env = Box2DEnv("BipedalWalkerHardcore-v3")
-    assert env.simulator._capacity == 2000 and env.state_nbytes > 2000 * 17
 
 
 RENDERED = {

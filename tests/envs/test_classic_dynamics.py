@@ -20,8 +20,7 @@ from comparing import assert_same
 from gymnasium.envs.classic_control import CartPoleEnv
 from usual import first_of
 
-from plangym_like.envs.classic.dynamics import elementary_functions_agree
-from plangym_like.envs.classic.env import ClassicBlocks, ClassicControlEnv, agrees
+from plangym_like.envs.classic.env import ClassicControlEnv, agrees
 from plangym_like.envs.classic.equations import CartPole
 from plangym_like.errors import SnapshotError
 
@@ -45,27 +44,6 @@ def test_blocks_hold_actions_and_count_steps(name: str, frameskip: int | None) -
     rng = np.random.default_rng(7)
     fast, slow = pair(name, frameskip=frameskip, remove_time_limit=False)
     compare(fast, slow, random_rows(slow, rng, 20), random_actions(slow, rng, 20, 6))
-
-
-@pytest.mark.parametrize("name", first_of(IDS))
-def test_a_part_of_a_batch_is_stepped_and_no_more(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ClassicBlocks, "most", 16)
-    rng = np.random.default_rng(8)
-    env = make(name)
-    states, actions = random_rows(env, rng, 50), random_actions(env, rng, 50)
-    layout = env.layout
-    rows = layout.allocate(layout.check(actions, states, 2, None))
-    assert rows.next_states is not None
-    rows.next_states[:] = 7
-    rows.rewards[:] = 7
-    env.simulator.step_rows(rows, 5, 42)
-    whole = env.step_batch(actions, states, 2)
-    assert (rows.next_states[5:42] == whole.states[5:42]).all()
-    assert (rows.rewards[5:42] == whole.rewards[5:42]).all()
-    assert (rows.next_states[:5] == 7).all() and (rows.next_states[42:] == 7).all()
-    assert (rows.rewards[:5] == 7).all() and (rows.rewards[42:] == 7).all()
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -97,15 +75,6 @@ def test_a_seeded_episode_equals_gymnasium(name: str, limited: bool) -> None:
                 break
         assert ended or not limited
     theirs.close()
-
-
-def test_the_formulas_rest_on_what_numpy_does_here() -> None:
-    assert elementary_functions_agree()
-    rng = np.random.default_rng(10)
-    numbers = rng.normal(0, 5, 100_000)
-    assert np.float_power(numbers, 2.0).tolist() == [x**2 for x in numbers]
-    # What the squares are not: if this ever fails, the forms could be simpler.
-    assert (numbers * numbers).tolist() != [x**2 for x in numbers]
 
 
 # Where there is no array form
@@ -144,21 +113,6 @@ def test_what_is_edited_later_counts() -> None:
     assert_same(rows.obs[0], acrobot.step(0, start).obs)
 
 
-def test_constants_of_another_type_are_left_to_gymnasium() -> None:
-    env = make("Pendulum-v1")
-    states, actions = env.get_state(), np.float32([[0.3], [1.7]])
-    env.step_batch(actions, states)
-    env.simulator.base.g = np.float32(10.0)
-    assert falls_back(env)
-    hand: Any = gymnasium.make("Pendulum-v1").unwrapped
-    hand.reset()
-    hand.g = np.float32(10.0)
-    hand.state = env.view_state(states)["x"].copy()
-    obs, reward, *_ = hand.step(actions[0])
-    result = env.step_batch(actions, states)
-    assert (result.obs[0].tobytes(), result.rewards[0]) == (obs.tobytes(), float(reward))
-
-
 def test_a_replaced_method_is_called() -> None:
     env = make()
     base = env.simulator.base
@@ -190,18 +144,6 @@ def test_a_disagreement_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.states.tobytes() == expected.states.tobytes()
 
 
-@pytest.mark.parametrize("obs_type", first_of(["rgb", "grayscale"]))
-def test_images_are_observed_row_by_row(obs_type: str) -> None:
-    pytest.importorskip("pygame")
-    env = make(obs_type=obs_type)
-    states = np.stack([env.make_state(x=[x, 0.0, 0.1, 0.0]) for x in (-1.0, 0.0, 1.0)])
-    result = env.step_batch([0, 1, 1], states)
-    assert result.obs.shape == (3, *env.observation_space.shape)
-    assert len({image.tobytes() for image in result.obs}) == 3
-    plain = make().step_batch([0, 1, 1], np.stack([make().get_state()] * 3))
-    assert plain.rewards.tolist() == result.rewards.tolist()
-
-
 class Slippery(CartPoleEnv):
     def step(self, action: Any) -> Any:
         self.state = self.state * 0.5
@@ -212,10 +154,3 @@ class Slippery(CartPoleEnv):
 def test_other_environments_are_refused(source: Any) -> None:
     with pytest.raises(SnapshotError, match="not one of the classic control environments"):
         ClassicControlEnv(source)
-
-
-def test_a_state_that_is_no_state_is_refused() -> None:
-    env = make()
-    env.simulator.base.state = np.zeros(3)
-    with pytest.raises(SnapshotError, match="4 numbers"):
-        env.get_state()

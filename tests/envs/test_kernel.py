@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from gymnasium.spaces import Box, Discrete
 
 import plangym_like
 from plangym_like.envs.classic.equations import CartPole
-from plangym_like.envs.kernel import Kernel, trial_actions
+from plangym_like.envs.kernel import Kernel
 
 CHANGES = [
     {},
@@ -46,26 +45,6 @@ def test_the_quick_step_of_one_row_is_the_environments(changes: Any, limit: int 
         assert_same(tuple(one), tuple(other))
         assert_same(quick.get_state(), one.state)
         state = one.state
-
-
-def test_it_leaves_the_environment_in_the_result() -> None:
-    quick, slow = cart_poles()
-    quick.autoreset = slow.autoreset = True
-    states = [env.reset(seed=4).state for env in (quick, slow)]
-    for _ in range(30):
-        for index, env in enumerate((quick, slow)):
-            states[index] = env.step(1, states[index]).state
-        assert_same(*(env.simulator.base.state for env in (quick, slow)))
-        assert_same(*(env.get_state() for env in (quick, slow)))
-
-
-@pytest.mark.parametrize("dt", [2, 3])
-def test_held_actions_and_wild_numbers_are_the_environments_own_business(dt: int) -> None:
-    quick, slow = cart_poles()
-    start = quick.reset(seed=5).state
-    assert_same(tuple(quick.step(0, start, dt)), tuple(slow.step(0, start, dt)))
-    wild = quick.make_state(start, x=[0.0, 1e200, 0.1, 1e200])
-    assert_same(tuple(quick.step(0, wild)), tuple(slow.step(0, wild)))
 
 
 def test_a_quick_step_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,22 +89,3 @@ def test_a_disagreement_says_where() -> None:
 
     kernel.frame = late
     assert kernel.disagreement(sim, "l").startswith("the truncated of row 5 is ")
-
-
-def test_trial_actions_reach_beyond_bounds_and_no_farther() -> None:
-    box = Box(-2.0, 4.0, (3,))
-    actions = trial_actions(box, "f")
-    assert actions.dtype == np.float32 and (actions > 4).any() and (abs(actions - 1) <= 3.6).all()
-    inside = trial_actions(box, "d", beyond=1.0)
-    assert (inside >= -2).all() and (inside <= 4).all()
-    assert set(trial_actions(Discrete(3, start=5), "l")) == {5, 6, 7}
-    assert trial_actions(Box(-np.inf, np.inf, (2,)), "f").shape[1:] == (2,)
-
-
-def test_frames_that_do_not_fit_into_an_array() -> None:
-    with plangym_like.make("CartPole-v1", frameskip=4) as env:
-        state, dt = env.reset(seed=0).state, 2**62
-        alone = env.step(0, state, dt=dt)
-        batch = env.step_batch([0] * 9, state, dt=np.full(9, dt))
-        assert batch.terminateds.all()
-        assert (batch.infos["n_step"] == alone.info["n_step"]).all()

@@ -13,7 +13,7 @@ from usual import first_of, third_of
 
 import plangym_like
 from plangym_like import check_env, registry
-from plangym_like.errors import MissingExtraError, SnapshotError, StateFormatError
+from plangym_like.errors import MissingExtraError, StateFormatError
 
 minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
 from minigrid import wrappers  # noqa: E402
@@ -120,40 +120,6 @@ def test_make_finds_the_family(name: str) -> None:
     assert (report.snapshot, report.exactness) == ("native", "exact")
 
 
-def test_a_search_from_restored_states_finds_the_key_and_the_goal() -> None:
-    """All situations of a game: with and without its key, in the hand or elsewhere on the floor."""
-    with MiniGridEnv("MiniGrid-DoorKey-5x5-v0") as env:
-        base = env.simulator.base
-        found, states, rewards = set(), [env.reset(seed=0).state], []
-        for state in states:
-            step = env.step_batch(range(6), np.tile(state, (6, 1)))
-            rewards += step.rewards[step.terminateds].tolist()
-            for row in step.states[~step.terminateds]:
-                env.simulator.write(row[32:])
-                key = base.carrying
-                assert key is None or not any(cell is key for cell in base.grid.grid)
-                situation = base.hash(), key is not None
-                if situation not in found:
-                    found.add(situation)
-                    states.append(row)
-        assert {carried for _, carried in found} == {False, True}
-        assert max(rewards) > 0.9
-
-
-def test_a_box_in_a_restored_state_has_its_content() -> None:
-    sim = MiniGridSimulator("BabyAI-KeyInBox-v0")
-    sim.reset(seed=0)
-    row = saved(sim)
-    place = next(i for i, cell in enumerate(sim.base.grid.grid) if cell and cell.type == "box")
-    x, y = place % sim.base.width, place // sim.base.width
-    sim.base.grid.get(x, y).toggle(sim.base, (x, y))
-    opened = saved(sim)
-    restore(sim, row)
-    assert sim.base.grid.get(x, y).contains.type == "key"
-    restore(sim, opened)
-    assert sim.base.grid.get(x, y).type == "key"
-
-
 def test_an_object_that_is_new_is_saved_too() -> None:
     sim, other = (MiniGridSimulator("MiniGrid-Empty-5x5-v0") for _ in range(2))
     sim.reset(seed=0)
@@ -208,13 +174,6 @@ def test_a_wrapper_that_paints_doors_is_saved_in_another_way() -> None:
     with plangym_like.make("MiniGrid-DoorKey-5x5-v0", wrappers=[Painter]) as env:
         assert (env.snapshot, env.exactness) == ("pickle", "exact")
         assert "Painter is not MiniGrid's" in env.snapshot_note
-
-
-def test_a_grid_with_a_long_side_needs_pickle() -> None:
-    with pytest.raises(SnapshotError, match="more than 128 cells: give snapshot='pickle'"):
-        plangym_like.make("MiniGrid-Empty-16x16-v0", size=140)
-    with plangym_like.make("MiniGrid-Empty-16x16-v0", size=140, snapshot="pickle") as env:
-        assert env.exactness == "exact"
 
 
 class Painter(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -1,7 +1,6 @@
 """Images of environments that were made without ``render_mode="rgb_array"``."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
 
@@ -118,18 +117,3 @@ def test_environments_that_render_nothing() -> None:
         pytest.raises(InputError, match=r"Blind\.render\(\) gives no image"),
     ):
         env.get_image()
-
-
-def test_environments_that_exist_once() -> None:
-    made: list[Counter] = []
-
-    def make_one(render_mode: str | None = None) -> Counter:
-        if made:
-            raise RuntimeError("there is one already")
-        made.append(Counter(render_mode))
-        return made[0]
-
-    with closing(plangym_like.make(make_one, snapshot="pickle")) as env:
-        with pytest.raises(InputError, match="there is one already"):
-            env.get_image()
-        env.step(1)

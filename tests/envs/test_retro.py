@@ -18,7 +18,7 @@ retro = pytest.importorskip(
 from gymnasium.wrappers import FrameStackObservation  # noqa: E402
 
 import plangym_like  # noqa: E402
-from plangym_like.envs.retro import Addresses, RetroSimulator  # noqa: E402
+from plangym_like.envs.retro import RetroSimulator  # noqa: E402
 from plangym_like.errors import (  # noqa: E402
     InputError,
     StateCapacityError,
@@ -195,28 +195,6 @@ def test_rows_are_the_same_serially_and_isolated(episode, played):
         expected = env.step_batch(actions, states)
         assert_same(sending(isolated).step_batch(actions, states).states, expected.states)
         np.testing.assert_array_equal(expected.states, np.stack([s for s, _ in played[101:109]]))
-
-
-def test_addresses_are_translated_wherever_they_stand():
-    addresses = Addresses("no_such_library.so")
-    addresses._first, addresses._end = 0x7F12_34FF_F000, 0x7F12_3600_0000
-    addresses._high_bytes = [0x7F]
-    rng = np.random.default_rng(0)
-    data = rng.integers(0, 256, 5000, np.uint8)
-    words = {0: 0x7F12_34FF_F000, 9: 0x7F12_35FF_FFFF, 77: 0x7F12_3500_0000, 4992: 0x7F12_3500_0001}
-    others = {40: 0x7F12_34FF_EFFF, 60: 0x7F12_3600_0000}
-    for place, word in {**words, **others}.items():
-        data[place : place + 8] = np.array([word], "<u8").view(np.uint8)
-    stripped = addresses.strip(data)
-    for place, word in words.items():
-        assert stripped[place : place + 8].view("<u8")[0] == word - addresses._first
-    for place, word in others.items():
-        assert stripped[place : place + 8].view("<u8")[0] == word
-    assert_same(addresses.fill_in(stripped), data)
-    moved = Addresses("no_such_library.so")
-    moved._first, moved._end = addresses._first + (1 << 30), addresses._end + (1 << 30)
-    moved._high_bytes = [0x7F]
-    assert_same(moved.strip(moved.fill_in(stripped)), stripped)
 
 
 @pytest.mark.full

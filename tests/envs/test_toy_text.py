@@ -74,26 +74,6 @@ def test_a_game_is_played_as_gymnasium_plays_it(game: str) -> None:
     assert_equals_gymnasium(sim, make, seed=1)
 
 
-def test_the_info_is_columns_of_one_type() -> None:
-    env = ToyTextEnv(TAXI)
-    state = env.reset(seed=0).state
-    infos = env.step_batch(range(6), state).infos
-    assert infos["prob"].dtype == np.float64
-    assert infos["action_mask"].dtype == np.int8
-    assert infos["action_mask"].shape == (6, 6)
-    single = env.step(0, state).info["action_mask"]
-    assert single.dtype == np.int8
-
-
-def test_observations_are_arrays() -> None:
-    lake = ToyTextEnv("FrozenLake-v1")
-    obs = lake.step_batch([0, 1, 2], lake.reset(seed=0).state).obs
-    assert (obs.dtype, obs.shape) == (np.int64, (3,))
-    cards = ToyTextEnv("Blackjack-v1")
-    parts = cards.step_batch([0, 1], cards.reset(seed=0).state).obs
-    assert [(part.dtype, part.shape) for part in parts] == [(np.dtype(np.int64), (2,))] * 3
-
-
 def test_another_board_gives_rows_another_meaning() -> None:
     here = [game for game in GAMES if is_at_least("gymnasium", _NEWER.get(game, "1.1"))]
     games = [ToyTextSimulator(GAMES[game][0], **GAMES[game][1]) for game in here]
@@ -154,10 +134,6 @@ def test_the_fields_are_the_games_own() -> None:
     lake.set_state(lake.make_state(row=3, column=5))
     view = lake.view_state(lake.get_state())
     assert (view["s"], view["row"], view["column"]) == (29, 3, 5)
-    cards = ToyTextEnv("Blackjack-v1")
-    view = cards.view_state(cards.make_state(player=[1, 7], dealer=[10, 6]))
-    assert view["player"][:3].tolist() == [1, 7, 0]
-    assert (view["player_sum"], view["usable_ace"], view["dealer_sum"]) == (18, 1, 16)
 
 
 def test_a_state_can_be_made_of_its_parts() -> None:
@@ -183,19 +159,16 @@ def test_a_state_can_be_made_of_its_parts() -> None:
 @pytest.mark.parametrize(
     ("name", "physics", "reason"),
     [
-        (TAXI, {"row": 1}, "this state has no field 'row'"),
-        (TAXI, {"taxi_row": 5}, "0 to 4"),
-        (TAXI, {"taxi_row": 1.5}, "whole number"),
-        ("FrozenLake-v1", {"row": 4}, "row must be a whole number from 0 to 3, got 4"),
-        ("FrozenLake-v1", {"s": 16}, "0 to 15"),
-        ("FrozenLake-v1", {"lastaction": 2.5}, "whole number"),
+        (TAXI, {"row": 1}, "has no field 'row'"),
+        (TAXI, {"taxi_row": 5}, "there is no such place"),
+        (TAXI, {"taxi_row": 1.5}, "there is no such place"),
+        ("FrozenLake-v1", {"s": 16}, "there is no such place"),
+        ("FrozenLake-v1", {"lastaction": 2.5}, "lastaction must be int64"),
         ("FrozenLake-v1", {"lastaction": 4}, "lastaction must be a whole number from -1 to 3"),
         (CLIFF, {"lastaction": 2**70}, "lastaction must be"),
-        (TAXI, {"fickle_step": 2.7}, "true or false"),
-        (CLIFF, {"player": [1, 2]}, "has no field"),
-        ("Blackjack-v1", {"player": [1]}, "2 to 32 cards"),
-        ("Blackjack-v1", {"dealer": [0, 5]}, "from 1"),
-        ("Blackjack-v1", {"dealer": [[1, 5]]}, "a hand is"),
+        (TAXI, {"fickle_step": 2.7}, "fickle_step must be bool"),
+        ("Blackjack-v1", {"dealer": [0, 5]}, "a hand is"),
+        ("Blackjack-v1", {"dealer": 5}, "a hand is"),
     ],
 )
 def test_parts_that_do_not_exist_are_refused(name: str, physics: Any, reason: str) -> None:
@@ -203,21 +176,6 @@ def test_parts_that_do_not_exist_are_refused(name: str, physics: Any, reason: st
     env.reset(seed=0)
     with pytest.raises(InputError, match=reason):
         env.make_state(**physics)
-
-
-def test_a_hand_without_end_keeps_its_sum() -> None:
-    env = ToyTextEnv("Blackjack-v1", autoreset=False)
-    state = env.reset(seed=0).state
-    plain = gym.make("Blackjack-v1")
-    plain.reset(seed=0)
-    for _ in range(60):
-        state, obs, reward, terminated, _, _ = env.step(1, state)
-        expected = plain.step(1)
-        assert (obs, reward, terminated) == expected[:3]
-    env.set_state(state)
-    assert sum(env.gym_env.unwrapped.player) == sum(plain.unwrapped.player)
-    assert env.gym_env.unwrapped.player[:32] == plain.unwrapped.player[:32]
-    assert env.step(0, state).reward == plain.step(0)[1]
 
 
 def test_only_the_games_themselves_are_taken() -> None:
@@ -247,7 +205,6 @@ def test_seeds_make_chance_nodes(game: str) -> None:
 
 
 TABLES = [game for game in GAMES if not game.startswith("cards") and game != "taxi in the rain"]
-RAIN = {"is_rainy": True, "rainy_probability": 0.5}
 
 
 def random_rows(env: ToyTextEnv, count: int) -> Any:
@@ -279,14 +236,6 @@ def test_blocks_equal_the_loop(game: str, limited: bool, frameskip: int) -> None
     assert fast.simulator.steps_batches
     plans = np.random.default_rng(4).integers(fast.action_space.n, size=(40, 6))
     compare(fast, slow, random_rows(slow, 40), plans)
-
-
-@needs("gymnasium", "1.3")
-def test_taxis_slide_in_blocks_too() -> None:
-    fast, slow = pair(TAXI, **RAIN)
-    states = random_rows(slow, 60)
-    compare(fast, slow, states, np.arange(120).reshape(60, 2) % 6)
-    assert len(np.unique(fast.step_batch(np.arange(60) % 6, states).infos["prob"])) == 3
 
 
 def test_another_table_or_step_of_the_environment_counts() -> None:

@@ -56,3 +56,15 @@ def test_a_seed_that_misses_the_goal_is_named(
     assert outcome.returncode == 1 and f"seeds [3] did not reach {goal}" in outcome.stderr
     with Image.open(tmp_path / "curves" / "curve.png") as curve:
         assert curve.width > 100
+
+
+@pytest.mark.full
+def test_self_play_is_continued_from_its_checkpoint(tmp_path: Path) -> None:
+    small = ["--games", "4", "--simulations", "4", "--opponent", "2", "--matches", "2"]
+    script, curves = str(EXAMPLES / "connect_four.py"), []
+    for options in ([], ["--resume"]):
+        command = [sys.executable, script, "--seconds", "0", "--out", "c4.pt", *small, *options]
+        outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert outcome.returncode in (0, 1), outcome.stderr
+        curves.append(re.findall(r"(\d+) games: \d+% against UCT", outcome.stdout))
+    assert curves == [["4"], ["8"]]

@@ -37,8 +37,6 @@ from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import (
     ClosedError,
     PoisonInputError,
-    RemoteTraceback,
-    WorkerStartError,
 )
 from plangym_like.execution import process_executor
 from plangym_like.execution.process_executor import CostModel
@@ -231,16 +229,6 @@ def test_the_first_rows_of_the_first_batch_kill(
     assert np.array_equal(result.states[n_workers:], expected.states[n_workers:])
 
 
-def test_a_death_between_batches(serial: CounterEnv, make_env: Any) -> None:
-    env = make_env()
-    expected = serial.step_batch(ACTIONS, serial.get_state())
-    for process in env.batch_env:
-        os.kill(process.pid, signal.SIGKILL)
-        assert wait_until_gone(process.pid, 100)
-    assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
-    assert (env.stats.deaths, env.stats.restarts) == (2, 2)
-
-
 def test_rows_that_a_replaced_worker_had_not_reported_are_stepped_again(
     serial: CounterEnv, make_env: Any, tmp_path: Path
 ) -> None:
@@ -325,16 +313,6 @@ def test_the_lowest_row_that_fails_is_reported(
         assert caught.value.__notes__ == ["(in row 44 of a batch of 200)"]
         assert_same(env.step_batch(ACTIONS[:44], serial.get_state()), expected)
     assert env.stats.deaths == env.stats.restarts == 0
-
-
-def test_exceptions_bring_the_workers_traceback(serial: CounterEnv, make_env: Any) -> None:
-    env = make_env(Trap(refuse, [57]))
-    with pytest.raises(ArithmeticError, match="action 57 is refused") as caught:
-        env.step_batch(ACTIONS, serial.get_state())
-    cause = caught.value.__cause__
-    assert isinstance(cause, RemoteTraceback)
-    assert "playground.py" in str(cause)
-    assert "in refuse" in str(cause)
 
 
 def test_failures_in_batch_after_batch_leave_the_pool_whole(
@@ -428,41 +406,3 @@ def test_interrupts_anywhere_leave_every_later_batch_right(
 
 
 # Starting
-
-
-def test_a_constructor_that_fails_says_so_at_the_first_batch(
-    serial: CounterEnv, tmp_path: Path
-) -> None:
-    owner, flag = os.getpid(), tmp_path / "works"
-
-    def construct(name: str, **kwargs: Any) -> CounterEnv:
-        if os.getpid() != owner and not flag.exists():
-            raise LookupError("no such rom here")
-        return CounterEnv(name, **kwargs)
-
-    with ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env:
-        for _ in range(3):
-            with pytest.raises(LookupError, match="no such rom") as caught:
-                env.step_batch(ACTIONS, serial.get_state())
-            assert isinstance(caught.value.__cause__, RemoteTraceback)
-        flag.touch()
-        ours = env.step_batch(ACTIONS, serial.get_state())
-        assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
-
-
-def test_workers_that_die_again_and_again_before_they_are_ready(serial: CounterEnv) -> None:
-    owner = os.getpid()
-
-    def construct(name: str, **kwargs: Any) -> CounterEnv:
-        if os.getpid() != owner:
-            os._exit(9)
-        return CounterEnv(name, **kwargs)
-
-    for n_workers, deaths in ((1, 5), (2, 10)):
-        with ParallelEnv(construct, "toy", n_workers=n_workers, isolate=True) as env:
-            message = rf"died {deaths} times in a row before.*status 9"
-            with pytest.raises(WorkerStartError, match=message):
-                env.step_batch(ACTIONS, serial.get_state())
-            assert env.stats.deaths == deaths
-            with pytest.raises(WorkerStartError, match=message):
-                env.step_batch(ACTIONS, serial.get_state())

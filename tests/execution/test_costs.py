@@ -25,14 +25,6 @@ def test_what_takes_less_than_a_message_is_never_sent() -> None:
     assert not any(costs.worth_sending(256, 1, workers=workers) for workers in (1, 64, 1000))
 
 
-def test_rows_that_are_cheaper_in_bulk_count_as_in_bulk() -> None:
-    costs = CostModel()
-    costs.note(256, 1, seconds=6e-5)
-    for _ in range(100):
-        costs.note(1, 1, seconds=4e-5)
-    assert not costs.worth_sending(256, 1, workers=1)
-
-
 def test_rows_that_become_slower_are_sent_before_long() -> None:
     costs = CostModel()
     costs.note(64, 1, seconds=64e-7)

@@ -46,18 +46,6 @@ def test_the_caller_steps_no_row_before_it_asks(serial: CounterEnv, where: str, 
             assert_same(plans.result(60), serial.rollout_batch(actions[:, None], state))
 
 
-def test_what_is_cheaper_than_a_message_is_stepped_right_there(serial: CounterEnv) -> None:
-    state = serial.get_state()
-    with ParallelEnv(CounterEnv, "toy", n_workers=2) as env:
-        for _ in range(50):  # until one was not held up by other programs
-            env.step_batch([1], state)
-        sent = env.stats.rows_sent
-        future = env.step_batch([7], state, blocking=False)
-        assert future.done()
-        assert_same(future.result(), serial.step_batch([7], state))
-        assert env.stats.rows_sent == sent
-
-
 @pytest.mark.parametrize("isolate", [True, False])
 def test_workers_step_it_while_the_caller_does_not_wait(
     serial: CounterEnv, meeting: Meeting, isolate: bool

@@ -52,19 +52,6 @@ def test_spaces_of_all_kinds(env_class: Any, kwargs: Any) -> None:
         assert env.stats.rows_sent > 0 or not env.isolate
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn", "fork"])
-def test_start_methods(serial: CounterEnv, start_method: str) -> None:
-    offset = 3
-
-    def construct(name: str, **kwargs: Any) -> CounterEnv:
-        return CounterEnv(name, num_actions=4093 + offset, **kwargs)
-
-    arguments = {"n_workers": 2, "isolate": True, "start_method": start_method}
-    with ParallelEnv(construct, "toy", **arguments) as env:
-        ours = env.step_batch(ACTIONS, serial.get_state())
-        assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
-
-
 def test_cheap_batches_stay_here(serial: CounterEnv) -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2) as env:
         for count in (1, 1, 2, 4, 2, 8):

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from comparing import content
-from hosted import descriptors, run_script, script_environ, wait_until_gone, workers
+from hosted import descriptors, script_environ, wait_until_gone, workers
 from playground import CounterEnv, refuse, sending
 from usual import first_of
 
@@ -260,65 +259,7 @@ def test_ctrl_c_on_the_terminal_ends_everything_with_one_traceback(
     assert all(wait_until_gone(pid, 100) for pid in pids)
 
 
-def test_no_worker_outlives_a_killed_program(program: subprocess.Popen[str]) -> None:
-    assert program.stdout is not None
-    pids = [int(word) for word in program.stdout.readline().split()]
-    fork_server = psutil.Process(program.pid).children()
-    program.kill()
-    assert all(wait_until_gone(pid, 100) for pid in pids)
-    assert all(wait_until_gone(child.pid, 100) for child in fork_server)
-
-
 # Memory of a worker, and time to start
 
 
 # Scripts without a guard
-
-SESSION = """
-import gymnasium
-import numpy as np
-import plangym_like
-
-class Doubled(gymnasium.RewardWrapper):
-    def reward(self, reward):
-        return 2 * float(reward)
-
-class Lamp(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.glow = 0.0
-        return self.look(), {}
-
-    def look(self):
-        return np.array([self.glow, self.glow / 2], np.float32)
-
-    def step(self, action):
-        self.glow = (self.glow + action / 7 + self.np_random.random()) % 1
-        return self.look(), self.glow, self.glow > 0.95, False, {}
-
-print("session")
-for name, kwargs in (("CartPole-v1", {"wrappers": [Doubled]}), (Lamp, {}), (lambda: Lamp(), {})):
-    env = plangym_like.make(name, n_workers=2, isolate=True, **kwargs)
-    state, obs, info = env.reset(seed=0)
-    actions = np.random.default_rng(0).integers(0, env.action_space.n, 256)
-    states, obs, rewards, terminateds, truncateds, infos = env.step_batch(actions, state, dt=4)
-    with plangym_like.make(name, **kwargs) as one:
-        assert (one.step_batch(actions, state, dt=4).obs == obs).all()
-    best = int(rewards.argmax())
-    state, obs, reward, terminated, truncated, info = env.step(actions[0], state=states[best])
-    print(env.stats.rows_sent >= 256, infos[0]["n_step"] <= 4)
-    env.close()
-"""
-
-
-@pytest.mark.parametrize("way", first_of(["stdin", "file"]))
-def test_a_session_needs_no_guard(way: str, tmp_path: Path) -> None:
-    result = run_script(SESSION, path=tmp_path / "session.py" if way == "file" else None)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "session\n" + "True True\n" * 3
-    # Whether `make` suggests a faster way to save the state depends on the machine's speed.
-    told = [line for line in result.stderr.splitlines() if "state_attributes" not in line]
-    assert told == []

@@ -17,14 +17,13 @@ def test_a_row_is_to_blame_when_new_workers_that_step_nothing_else_die_in_it() -
     faults = RowFaults(masked=False)
     died = WorkerDiedError("a worker died", 1, -9)
     for _ in range(20):  # with other rows, so that these may be to blame
-        faults.note_death(5, died, alone=False, tried=())
-    assert list(faults.suspects) == [5]
+        faults.note_death(5, died, alone=False)
     for _ in range(4):
-        faults.suspects.clear()
-        faults.note_death(5, died, alone=True, tried=())
-        assert list(faults.suspects) == [5] and faults.lowest is None
-    faults.note_death(5, died, alone=True, tried=())
+        assert faults.suspects == {5} and faults.is_left(5)
+        faults.note_death(5, died, alone=True)
+    faults.note_death(5, died, alone=True)
     assert faults.lowest == 5 and isinstance(faults.failure, PoisonInputError)
+    assert not faults.suspects and not faults.is_left(5)
 
 
 def test_errors_of_a_part_name_rows_of_the_batch() -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import content
-from harm import Killer, Mortal, VerboseEnv, kill
+from harm import Mortal, VerboseEnv, kill
 from playground import sending
 
-import plangym_like
 from plangym_like.constructors import ParallelEnv
 from plangym_like.processes import start_methods
 
@@ -76,34 +75,6 @@ def test_toy_transitions_under_kills_at_every_moment(
         assert fuses() <= (0 if isolate else batches // 4 + 1)
         assert env.stats.deaths >= batches - fuses()
         assert env.stats.rows >= batches * count
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("batches", "count"), [(8, 300), (40, 500)])
-def test_game_transitions_under_a_kill_every_200_ms(batches: int, count: int) -> None:
-    pytest.importorskip("ale_py")
-    kwargs = {"obs_type": "ram", "frameskip": 1}
-    with (
-        plangym_like.make("ALE/MsPacman-v5", **kwargs) as serial,
-        plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, **kwargs) as env,
-    ):
-        rng = np.random.default_rng(0)
-        batch_actions = rng.integers(0, 9, (batches, count))
-        states: Any = serial.reset(seed=1).state
-        expected = []
-        for actions in batch_actions:
-            result = serial.step_batch(actions, states, dt=3)
-            expected.append((states, digest(result)))
-            states = result.states
-        sending(env)
-        played = 0
-        with Killer(env.batch_env, 0.2) as killer:
-            while played < batches or killer.kills < batches // 4:
-                states, wanted = expected[played % batches]
-                batch = env.step_batch(batch_actions[played % batches], states, dt=3)
-                assert digest(batch) == wanted
-                played += 1
-        assert env.stats.deaths >= killer.kills - 1
 
 
 def test_the_death_of_the_fork_server_is_the_death_of_all_workers_and_shows_in_no_result() -> None:

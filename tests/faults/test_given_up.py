@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,22 +72,3 @@ def test_a_row_that_raises_is_told_while_a_later_one_hangs(
         with pytest.raises(ArithmeticError, match="action 3 is refused"):
             env.step_batch(np.r_[3, np.full(98, 50), 99], serial.get_state())
         assert_same(env.step_batch(ACTIONS[4:99], serial.get_state()), expected)
-
-
-def test_memory_of_a_batch_that_was_given_up_is_not_used_again_too_early(
-    serial: CounterEnv, meeting: Meeting
-) -> None:
-    """The worker goes on in its row, and writes, while later batches are stepped."""
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=Trap(meeting, [0])) as env:
-        sending(env)
-        expected = serial.step_batch(ACTIONS[1:], serial.get_state())
-        for _ in range(10):
-            future: Any = env.step_batch(ACTIONS, serial.get_state(), blocking=False)
-            meeting.next_report()
-            del future
-            results = [env.step_batch(ACTIONS[1:], serial.get_state()) for _ in range(3)]
-            meeting.let_go()
-            results += [env.step_batch(ACTIONS[1:], serial.get_state()) for _ in range(3)]
-            for result in results:
-                assert_same(result, expected)
-            sending(env)

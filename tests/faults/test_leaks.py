@@ -17,7 +17,6 @@ from hosted import descriptors, workers
 from playground import CounterEnv, Trap, leave, sending
 
 from plangym_like.constructors import ParallelEnv
-from plangym_like.errors import WorkerStartError
 from plangym_like.processes import start_methods
 
 MEGABYTE = 1 << 20
@@ -73,25 +72,6 @@ def drop(number: int) -> None:
     gc.collect()
 
 
-def fail(number: int) -> None:
-    owner = os.getpid()
-
-    def construct(name: str, **kwargs: Any) -> CounterEnv:
-        if number % 3 == 0:
-            raise LookupError("here")
-        if os.getpid() != owner:
-            if number % 3 == 1:
-                raise LookupError("there")
-            os._exit(4)
-        return CounterEnv(name, **kwargs)
-
-    with (
-        pytest.raises((LookupError, WorkerStartError)),
-        ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env,
-    ):
-        use(env)
-
-
 def lose_workers(number: int) -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=Trap(leave, [5])) as env:
         sending(env)
@@ -125,7 +105,6 @@ def nothing_more() -> Iterator[Callable[..., None]]:
         (lose_workers, 3),
         pytest.param(close_properly, 500, marks=pytest.mark.full),
         pytest.param(drop, 51, marks=pytest.mark.full),
-        pytest.param(fail, 51, marks=pytest.mark.full),
         pytest.param(lose_workers, 30, marks=pytest.mark.full),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),

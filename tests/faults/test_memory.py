@@ -123,16 +123,6 @@ class Large(gymnasium.Env[Any, Any]):
         self.count = int.from_bytes(data, "little")
 
 
-class LargeStates(Large):
-    """Has states of one megabyte, too."""
-
-    def save_state(self) -> bytes:
-        return super().save_state() + bytes(1 << 20)
-
-    def load_state(self, data: bytes) -> None:
-        super().load_state(data[:8])
-
-
 def limit_by_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Replace /proc and the cgroups by folders that tell of a cgroup with 150 free megabytes."""
     proc, group = tmp_path / "proc", tmp_path / "cgroup" / "job"
@@ -144,23 +134,6 @@ def limit_by_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (group / "memory.current").write_text(f"{100 << 20}\n")
     monkeypatch.setattr(memory_limits, "_PROC", proc)
     monkeypatch.setattr(memory_limits, "_CGROUPS", group.parent)
-
-
-@pytest.mark.parametrize(
-    "options", first_of([{"n_workers": 2, "isolate": True}, {}, {"n_workers": 2}])
-)
-def test_states_and_observations_are_counted_together(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with sending(plangym_like.make(LargeStates, audit="off", **options)) as env:
-        state = env.reset(seed=0).state
-        limit_by_files(monkeypatch, tmp_path)
-        for count in (20, 100, 20):
-            if count == 100:
-                with pytest.raises(MemoryError, match="cgroup"):
-                    env.step_batch(np.zeros(count, int), state)
-            else:
-                assert (env.step_batch(np.zeros(count, int), state).obs == 1).all()
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from harm import Fuses, seconds_to_start
-from playground import CounterEnv, Letter, sending
+from playground import CounterEnv, sending
 from usual import first_of
 
-import plangym_like
 from plangym_like.constructors import ParallelEnv
 from plangym_like.env import PlanEnv
 
@@ -41,24 +40,6 @@ def test_an_idle_worker_is_stopped(serial: CounterEnv, count: int, on_error: str
         assert env.stats.timeouts == 2
         assert_same(env.step_batch(actions, state), expected)
         assert env.batch_env[0].pid != pids[0]
-
-
-@pytest.mark.full
-def test_a_stopped_worker_holds_nobody_up() -> None:
-    letters = [(1, 2, 3) * 5000 for _ in range(8)]
-    with (
-        plangym_like.make(Letter) as alone,
-        plangym_like.make(Letter, n_workers=2, step_timeout=5.0) as env,
-    ):
-        state = alone.reset(seed=1).state
-        env.set_state(state)
-        sending(env)
-        expected = alone.step_batch(letters, state)
-        assert_same(env.step_batch(letters, state), expected)
-        stop(env, 0)
-        assert_same(env.step_batch(letters, state, blocking=False).result(600), expected)
-        assert_same(env.step_batch(letters, state), expected)
-        assert env.stats.timeouts == 0, "the other worker takes all rows"
 
 
 class HangingAtStart:

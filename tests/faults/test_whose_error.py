@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from playground import CounterEnv, CounterSimulator, sending
 from usual import first_of
 
@@ -22,7 +21,6 @@ from plangym_like.errors import (
     PoisonInputError,
     RemoteError,
     RemoteTraceback,
-    RowExitError,
     StepTimeoutError,
     WorkerDiedError,
     WorkerError,
@@ -122,32 +120,6 @@ def test_a_row_that_ends_the_program_here(what: str) -> None:
         assert np.array_equal(env.step_batch(np.arange(COUNT), state).states, expected.states)
 
 
-@pytest.mark.parametrize("backend", first_of(["isolated", "timed"]))
-@pytest.mark.parametrize("what", EXITS)
-def test_a_row_that_would_end_the_program_in_a_worker(backend: str, what: str) -> None:
-    with raising(EXITS, **BACKENDS[backend]) as env:
-        state = env.reset(seed=1).state
-        expected = env.step_batch(np.arange(COUNT), state)
-        for row in (0, 41, COUNT - 1):
-            actions = np.arange(COUNT)
-            actions[row] = 4096 + list(EXITS).index(what)
-            with pytest.raises(RowExitError, match=what.capitalize()[:4]) as caught:
-                env.step_batch(actions, state)
-            future = env.step_batch(actions, state, blocking=False)
-            assert type(future.exception(60)) is RowExitError
-            masked = env.step_batch(actions, state, on_error="mask")
-            assert list(masked.infos.errors) == [row]
-            for error in (caught.value, masked.infos.errors[row]):
-                assert type(error) is RowExitError
-                assert f"(in row {row} of a batch of {COUNT})" in error.__notes__
-                assert error.__cause__ is not None
-            others = np.arange(COUNT) != row
-            assert np.array_equal(masked.states[others], expected.states[others])
-        plans = np.stack([actions, actions], 1)
-        rollout = env.rollout_batch(plans, state, on_error="mask")
-        assert list(rollout.infos.errors) == [COUNT - 1]
-
-
 def test_a_constructor_that_exits_in_workers() -> None:
     owner = os.getpid()
 
@@ -222,38 +194,3 @@ def test_an_info_that_cannot_travel(action: int, count: int) -> None:
                 assert masked.infos[index] == expected.infos[index]
                 assert np.array_equal(masked.states[index], expected.states[index])
         assert [process.pid for process in env.batch_env] == pids
-
-
-def test_an_observation_that_cannot_travel() -> None:
-    actions = [(1,), (4, 5), (2,), (3,)]
-    with ParallelEnv(Crooked, "x", n_workers=2, isolate=True) as env:
-        sending(env)
-        state = env.reset(seed=1).state
-        masked = env.step_batch(actions, state, on_error="mask")
-        assert list(masked.infos.errors) == [1]
-        assert [obs is not None for obs in masked.obs] == [True, False, True, True]
-        with pytest.raises(TypeError, match="pickle"):
-            env.step_batch(actions, state)
-        plans = [[action, (0,)] for action in actions]
-        rollout = env.rollout_batch(plans, state, return_observations=True, on_error="mask")
-        assert list(rollout.infos.errors) == [1]
-
-
-class CrookedSimulator(CounterSimulator):
-    """A counter that shows text, or where actions sum to 9 something that does not pickle."""
-
-    def __init__(self, label: str = "crooked", **kwargs: Any) -> None:
-        super().__init__(label, **kwargs)
-        self.observation_space = spaces.Text(20)
-        self.action_space = spaces.Sequence(spaces.Discrete(6))
-
-    def step(self, action: Any, dt: int) -> Outcome:
-        self._sum = sum(map(int, action))
-        _, *rest = super().step(self._sum, dt)
-        return threading.Lock() if self._sum == 9 else "fine", *rest  # type: ignore[return-value]
-
-
-class Crooked(FamilyEnv):
-    """Plans over a `CrookedSimulator`."""
-
-    simulator_class = CrookedSimulator

@@ -13,10 +13,12 @@ from board_games import (
     Corridor,
     FastConnectFour,
     FastTicTacToe,
+    FiveByFour,
     Lines,
     Nim,
     Pig,
     SilentCorridor,
+    SixByFour,
     Thirds,
     TicTacToe,
     rules,
@@ -48,6 +50,12 @@ def _after(env: Any, moves: list[int]) -> Any:
     return result
 
 
+def _replies(game: type[Lines], board: Any) -> Any:
+    """Return the legal actions, and the boards, rewards and ends after them."""
+    actions = np.flatnonzero(game.legal(board[None])[0])
+    return actions, *game.after(np.repeat(board[None], len(actions), 0), actions)
+
+
 @functools.cache
 def _value(game: type[Lines], board: bytes) -> float:
     """Return the value of a board for the player to move, by exhaustive search."""
@@ -55,28 +63,24 @@ def _value(game: type[Lines], board: bytes) -> float:
 
 
 def _values(game: type[Lines], board: Any) -> dict[int, float]:
-    """Return the value of each legal action."""
-    found = {}
-    for action in np.flatnonzero(game.legal(board[None])[0]).tolist():
-        after, reward, ended = game.after(board[None], [action])
-        found[action] = reward[0] if ended[0] else -_value(game, after[0].tobytes())
-    return found
-
-
-def _replies(board: Any) -> tuple[Any, Any, Any]:
-    actions = np.flatnonzero(ConnectFour.legal(board[None])[0])
-    after, rewards, _ = ConnectFour.after(np.repeat(board[None], len(actions), 0), actions)
-    return actions, after, rewards
+    """Return the value of each legal action; of a draw or a loss, only if there is no win."""
+    actions, after, rewards, ended = _replies(game, board)
+    if rewards.any():
+        return dict(zip(actions.tolist(), rewards.tolist(), strict=True))
+    return {
+        action: 0.0 if is_over else -_value(game, there.tobytes())
+        for action, there, is_over in zip(actions.tolist(), after, ended, strict=True)
+    }
 
 
 def _wins(board: Any, depth: int) -> list[int]:
     """Return the moves of Connect Four that win within `depth` moves, by exhaustive search."""
-    actions, after, rewards = _replies(board)
+    actions, after, rewards, _ = _replies(ConnectFour, board)
     if (rewards > 0).any() or depth < 3:
         return actions[rewards > 0].tolist()
     found = []
     for action, there in zip(actions.tolist(), after, strict=True):
-        _, replies, answers = _replies(there)
+        _, replies, answers, _ = _replies(ConnectFour, there)
         if not (answers > 0).any() and all(_wins(reply, depth - 2) for reply in replies):
             found.append(action)
     return found
@@ -208,6 +212,43 @@ def test_forced_wins_in_connect_four(moves: list[int], maker: Any) -> None:
         assert after.info["length"] >= depth - 1
 
 
+def test_late_positions_of_a_small_connect_four_have_their_values() -> None:
+    rng, starts = np.random.default_rng(0), []
+    with plangym_like.make(FiveByFour) as env:
+        while len(starts) < 12:
+            result: Any = env.reset(seed=0)
+            for _ in range(11):
+                legal = np.flatnonzero(FiveByFour.legal(result.obs[None])[0])
+                result = env.step(int(rng.choice(legal)), result.state)
+                if result.terminated:
+                    break
+            else:
+                starts.append(result)
+        planner = UCT(env, batch=64, rollout=9, **rules(FiveByFour))
+        plans = planner.plan_batch(starts, budget=10_000, seed=0)
+        for start, plan in zip(starts, plans, strict=True):
+            values = _values(FiveByFour, start.obs)
+            assert values[int(plan.next_action)] == max(values.values())
+            assert not plan.info["solved"] or plan.info["value"] == max(values.values())
+        assert sum(plan.info["solved"] for plan in plans) > 9
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("game", "simulations", "score"), [(FiveByFour, 10_000, 0.0), (SixByFour, 40_000, -1.0)]
+)
+def test_small_boards_of_connect_four_have_their_known_values(
+    game: type[Lines], simulations: int, score: float
+) -> None:
+    # The values are those of an exhaustive search (alpha-beta).
+    size = game.rows * game.columns
+    with plangym_like.make(game) as env:
+        planner = UCT(env, batch=512, rollout=size, **rules(game))
+        played = play(planner, size, budget=simulations * size, seed=0)
+        winner = played.rewards[-1] * (1 if len(played) % 2 else -1)
+        assert played.ended and winner == score
+
+
 @functools.cache
 def _thirds(total: int, player: int) -> tuple[float, ...]:
     """Return the rewards of the three players if each maximises its own; the first of equals."""
@@ -261,7 +302,7 @@ def test_a_game_of_chance_has_the_expected_value(maker: Any) -> None:
     wins = _pig_value()
     with plangym_like.make(Pig) as env:
         root = env.reset(seed=0)
-        plan = maker(env).plan(root, budget=15_000, seed=0)
+        plan = maker(env).plan(root, budget=6_000, seed=0)
         assert plan.info["value"] == pytest.approx(2 * wins[0, 0, 0] - 1, abs=0.15)
         assert plan.next_action == 0, "there is nothing to keep yet"
         assert not plan.info["solved"]

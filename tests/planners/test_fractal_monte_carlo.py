@@ -10,20 +10,8 @@ import pytest
 from usual import first_of
 
 import plangym_like
-from plangym_like.errors import InputError
 from plangym_like.planners import FractalMonteCarlo, Progress
 from plangym_like.planners.fractal_monte_carlo import relativize
-from plangym_like.planners.observations import ranges
-
-
-def test_the_pole_is_held_to_the_end() -> None:
-    with plangym_like.make("CartPole-v1", remove_time_limit=False) as env:
-        env.reset(seed=3)
-        plan = FractalMonteCarlo(env, hold=2).plan(budget=60_000, seed=0)
-        assert plan.score == 500
-        assert plan.ended
-        assert plan.info["frames"] == 500
-        assert plan.replay(env) == plan.score
 
 
 def test_without_a_score_above_0_only_episodes_that_ended_count() -> None:
@@ -72,59 +60,12 @@ def test_a_life_is_given_up_if_there_is_no_other_way(least: int, score: int) -> 
         assert plan.ended
 
 
-class _AnyActions(gymnasium.Env[Any, Any]):
-    """Counts the ones in actions of any space, for 10 steps."""
-
-    observation_space = gymnasium.spaces.Dict(
-        {"steps": gymnasium.spaces.Discrete(11), "sum": gymnasium.spaces.Box(-99, 99, (1,))}
-    )
-
-    def __init__(self, space: Any) -> None:
-        self.action_space, self._steps, self._sum = space, 0, 0.0
-
-    def _obs(self) -> dict[str, Any]:
-        return {"steps": self._steps, "sum": np.array([self._sum], np.float32)}
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self._steps, self._sum = 0, 0.0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> Any:
-        reward = float(np.mean(np.asarray(action, float)))
-        self._steps, self._sum = self._steps + 1, self._sum + reward
-        return self._obs(), reward, self._steps >= 10, False, {}
-
-
-def test_every_action_space_that_can_be_sampled() -> None:
-    for space in (
-        gymnasium.spaces.MultiDiscrete([2, 3]),
-        gymnasium.spaces.MultiBinary(2),
-        gymnasium.spaces.Box(-1, 1, (2, 2)),
-    ):
-        with plangym_like.make(lambda space=space: _AnyActions(space)) as env:
-            env.reset(seed=0)
-            plan = FractalMonteCarlo(env, hold=2).plan(budget=500, seed=0)
-            assert all(action in space for action in plan.actions)
-            assert plan.replay(env) == plan.score > 0
-
-
 @pytest.mark.parametrize("weights", [{"alpha": 1e4}, {"beta": 1e4}, {"alpha": 200, "walkers": 99}])
 def test_virtual_rewards_of_any_size_are_compared(weights: dict[str, Any]) -> None:
     with plangym_like.make("CartPole-v1") as env:
         env.reset(seed=0)
         plan = FractalMonteCarlo(env, hold=2, **weights).plan(budget=2000, seed=0)
         assert plan.replay(env) == plan.score
-
-
-def test_spaces_that_are_refused() -> None:
-    text = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2), gymnasium.spaces.Text(3)))
-    with pytest.raises(InputError, match="FractalMonteCarlo measures distances"):
-        ranges(text, "FractalMonteCarlo")
-    with plangym_like.make(lambda: _AnyActions(text)) as env:
-        env.reset(seed=0)
-        with pytest.raises(InputError, match="FractalMonteCarlo needs a Discrete"):
-            FractalMonteCarlo(env)
 
 
 def test_values_become_comparable() -> None:
@@ -138,16 +79,6 @@ def test_values_become_comparable() -> None:
     assert (outlier > 0).all()
     # z = (1, -1): 1 + log(2) and exp(-1), as in the paper.
     assert np.allclose(relativize(np.array([1.0, -1.0])), [1 + np.log(2), np.exp(-1)])
-
-
-def test_ranges_of_nested_observations() -> None:
-    spaces = gymnasium.spaces
-    box = spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 5.0]), dtype=np.float64)
-    space = spaces.Tuple(
-        (box, spaces.Dict(b=spaces.MultiDiscrete([2, 3]), c=spaces.MultiBinary(2)))
-    )
-    assert np.array_equal(ranges(space, ""), [2, 5, 1, 2, 1, 1])
-    assert ranges(spaces.Tuple((box, spaces.Box(0, np.inf, (1,)))), "") is None
 
 
 class _Narrow(gymnasium.Env[Any, Any]):

@@ -12,8 +12,8 @@ from comparing import assert_same
 
 import plangym_like
 from plangym_like.errors import InputError
-from plangym_like.planners import IW, RolloutIW, tile_colors
-from plangym_like.planners.iw import Novelty
+from plangym_like.planners import IW, RolloutIW, tile_colors, tile_pairs
+from plangym_like.planners.novelty import Novelty
 from plangym_like.planners.observations import default_features
 
 BOTH = pytest.mark.parametrize("planner", [IW, RolloutIW])
@@ -80,20 +80,6 @@ def _by_the_paper(maze: Maze) -> tuple[int, int]:
     return generated, kept
 
 
-@pytest.mark.parametrize("batch", [1, 3, 64])
-def test_states_without_a_new_atom_are_pruned(batch: int) -> None:
-    with plangym_like.make(Board, prize=(9, 9)) as env:
-        state, _, _ = env.reset(seed=0)
-        plan = IW(env, batch=batch).plan(state, budget=1000, seed=0)
-        # Kept are the root and the places with a new column or row, which are those on two sides
-        # of the board; each of them was expanded by two actions.
-        kept = 1 + 2 * (SIZE - 1)
-        assert plan.spent.transitions == 2 * kept
-        assert plan.info["nodes"] == 1 + 2 * kept
-        assert plan.info["depth"] == SIZE  # one beyond the last new state
-        assert plan.info["exhausted"]
-
-
 @pytest.mark.parametrize("batch", [1, 5, 64])
 def test_exactly_the_states_of_the_paper_are_pruned_in_batches(batch: int) -> None:
     generated, kept = _by_the_paper(Maze())
@@ -127,8 +113,8 @@ def test_rollouts_arrive_at_the_depths_of_the_breadth_first_search(
     tables: list[Novelty] = []
 
     class Recorded(Novelty):
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, *, subtables: bool = False) -> None:
+            super().__init__(subtables=subtables)
             tables.append(self)
 
     monkeypatch.setattr("plangym_like.planners.iw.Novelty", Recorded)
@@ -226,6 +212,8 @@ def test_default_features() -> None:
         (lambda obs, infos: obs, "array .* of integers or bools"),
         (lambda obs, infos: obs[:1, None], r"\(1, 1\)"),
         (lambda obs, infos: obs[:, None] + (1 << 40), "values that are too large"),
+        (lambda obs, infos: [obs + 0.5] * len(obs), "one-dimensional integer arrays"),
+        (lambda obs, infos: [obs - 99] * len(obs), "at least 0, got -"),
     ],
 )
 def test_features_that_are_refused(features: Any, words: str) -> None:
@@ -235,15 +223,58 @@ def test_features_that_are_refused(features: Any, words: str) -> None:
 
 def test_the_table_grows_and_knows_atoms_that_are_not_there() -> None:
     table = Novelty()
-    first = table.atoms(np.array([[-1, 2], [0, -5]]), 2)
+    first, gains = table.atoms(np.array([[-1, 2], [0, -5]]), 2), np.zeros(2)
     assert first.tolist() == [[-1, 5], [0, -1]]
-    assert table.test(first, np.array([3, 3], np.int32))[0].all()
+    assert table.test(first, np.array([3, 3], np.int32), gains)[0].all()
     assert table.depth_of(first).tolist() == [[-1, 3], [3, -1]]
     later = table.atoms(np.array([[500, -1], [-1, -1]]), 2)
-    assert table.test(later, np.array([0, 0], np.int32))[0].tolist() == [True, False]
+    assert table.test(later, np.array([0, 0], np.int32), gains)[0].tolist() == [True, False]
     assert table.depth_of(first).tolist() == [[-1, 3], [3, -1]]
     with pytest.raises(InputError, match="must have 2 columns, got 3"):
         table.atoms(np.zeros((1, 3), int), 1)
+
+
+def test_states_of_different_returns_have_tables_of_their_own() -> None:
+    table = Novelty(subtables=True)
+    gains = np.array([-5.0, 0.0, 0.3, 1.0, 1.5, 2.0, 3.9, 4.0])
+    assert table.keys(gains).tolist() == [0, 0, -2, 1, 1, 2, 2, 3]
+    atoms = table.atoms(np.zeros((8, 1), int), 8)
+    novel, _, seen = table.test(atoms, np.ones(8, np.int32), gains)
+    assert novel.tolist() == [True, False, True, True, False, True, False, True] and not seen
+    assert table.test(atoms[:1], np.zeros(1, np.int32), gains[5:6])[2] == [(2, 0)]
+    assert [table.depth_of(atoms[:1], key).item() for key in (1, 2)] == [1, 0]
+
+
+@pytest.mark.parametrize("is_rgb", [False, True])
+def test_pairs_of_tiles(is_rgb: bool) -> None:
+    screens = np.random.default_rng(0).choice([0, 64, 200], (3, 2, 28, 32)).astype(np.uint8)
+    colors = screens >> 1
+    if is_rgb:
+        screens = np.repeat(screens[..., None], 3, -1)
+        colors = (screens[..., 0] >> 5) * 16 + (screens[..., 0] >> 6) * 5
+    for pair, atoms in zip(colors, tile_pairs(screens), strict=True):
+        before, now = (
+            {
+                (row // 2, column // 2, int(screen[row, column]))
+                for row in range(28)
+                for column in range(32)
+            }
+            for screen in pair
+        )
+        same = {
+            frozenset(
+                [
+                    (one[2], two[2], one[0] - two[0], one[1] - two[1]),
+                    (two[2], one[2], two[0] - one[0], two[1] - one[1]),
+                ]
+            )
+            for one in now
+            for two in now
+        }
+        moved = {
+            (one[2], two[2], one[0] - two[0], one[1] - two[1]) for one in now for two in before
+        }
+        assert len(set(atoms.tolist())) == len(atoms) == len(now) + len(same) + len(moved)
 
 
 @pytest.mark.parametrize("obs_type", ["ram", "rgb"])

@@ -87,9 +87,13 @@ def test_a_time_ends_a_search(cartpole: Any) -> None:
         ({"seconds": float("nan")}, "seconds must be a number of seconds above 0"),
         ({"seconds": "5"}, "seconds must be a number of seconds above 0, got '5'"),
         ({"budget": 29}, "a budget of 29 transitions is too small: .* has 30"),
+        *(
+            ({"budget": 300, "seed": seed}, "seed must be a whole number of at least 0")
+            for seed in (-1, 1.5, "one", [0, -1])
+        ),
     ],
 )
-def test_budgets_that_are_refused(cartpole: Any, options: dict[str, Any], words: str) -> None:
+def test_limits_and_seeds_that_are_refused(cartpole: Any, options: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         RandomShooting(cartpole, horizon=30).plan(**options)
 
@@ -104,15 +108,6 @@ def test_states_are_checked_before_the_search(cartpole: Any, planner: Any) -> No
             planner(cartpole).plan(wrong, budget=300)
     with pytest.raises(InputError, match="expected one state row, got 2"):
         planner(cartpole).plan(np.stack([state, state]), budget=300)
-
-
-@pytest.mark.parametrize("seed", [-1, 1.5, "one", [0, -1]])
-def test_seeds_that_are_refused(cartpole: Any, seed: Any) -> None:
-    planner = RandomShooting(cartpole)
-    with pytest.raises(InputError, match="seed must be a whole number of at least 0"):
-        planner.plan(budget=300, seed=seed)
-    with pytest.raises(InputError, match="seed must be a whole number of at least 0"):
-        play(planner, 2, budget=300, seed=seed)
 
 
 def test_kinds_of_seeds(cartpole: Any) -> None:
@@ -134,23 +129,14 @@ def test_a_plan_is_the_same_after_saving_and_loading(cartpole: Any, tmp_path: Pa
     assert again.spent == plan.spent
     assert again.actions.dtype == plan.actions.dtype
     assert again.replay(cartpole) == plan.score
-    (tmp_path / "other.json").write_text("[1, 2]")
+    saved, path = json.loads((tmp_path / "plan.json").read_text()), tmp_path / "other.json"
+    too_large = [2**70] * len(plan)
+    for name, wrong in (("rewards", [1.0]), ("dt", [1]), ("seeds", [1]), ("dt", too_large)):
+        path.write_text(json.dumps({**saved, name: wrong}))
+        with pytest.raises(InputError, match=r"other\.json holds no plan"):
+            Plan.load(path)
+    path.write_text("[1, 2]")
     with pytest.raises(InputError, match=r"other\.json holds no plan"):
-        Plan.load(tmp_path / "other.json")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"rewards": [1.0]}, {"dt": [1]}, {"seeds": [1]}, {"actions": [0]}, {"dt": [2**70] * 20}],
-    ids=str,
-)
-def test_a_plan_whose_parts_disagree_is_refused(
-    cartpole: Any, tmp_path: Path, wrong: dict[str, Any]
-) -> None:
-    path = tmp_path / "plan.json"
-    RandomShooting(cartpole, horizon=20, batch=1).plan(budget=20, seed=0).save(path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
-    with pytest.raises(InputError, match=r"plan\.json holds no plan"):
         Plan.load(path)
 
 
@@ -167,25 +153,6 @@ def test_a_plan_is_saved_completely_or_not_at_all(cartpole: Any, tmp_path: Path)
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert _same(Plan.load(path), plan)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_search_makes_its_last_batch_fit(cartpole: Any) -> None:
-    search = Search(cartpole, 25, None)
-    assert (search.fit(8), search.fit(8, 3), search.fit(8, 5)) == (8, 8, 5)
-    assert search.fit(8, 100) == 1  # `has` then says that there is no more
-    assert Search(cartpole, None, 1.0).fit(8, 100) == 8
-
-
-def test_progress_is_reported_after_every_batch(cartpole: Any) -> None:
-    seen: list[Progress] = []
-    plan = RandomShooting(cartpole, horizon=10, batch=10).plan(
-        budget=1000, seed=0, progress=seen.append
-    )
-    assert len(seen) >= 10
-    assert [one.done for one in seen] == sorted(one.done for one in seen)
-    assert seen[-1].spent.transitions == plan.spent.transitions
-    assert seen[-1].score == plan.score
-    assert np.all(np.diff(plan.curve["score"]) >= 0)
 
 
 def test_a_progress_bar_on_a_terminal(

@@ -6,7 +6,6 @@ import pickle
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import cloudpickle
 import pytest
 from hosted import run_script
 
-import plangym_like
-from plangym_like.processes import wire
 from plangym_like.processes.external_process import ExternalProcess
 
 WALK = """
@@ -138,21 +135,3 @@ def test_an_argument_that_cannot_be_sent_is_named() -> None:
     message = "object of class _thread.lock cannot be sent"
     with ExternalProcess(dict) as process, pytest.raises(TypeError, match=message):
         process.update({"a": 1, "b": threading.Lock()})
-
-
-@pytest.fixture
-def arguments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    given = ["program", "--level", "3"]
-    monkeypatch.setattr(sys, "argv", given)
-    yield given
-
-
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-def test_workers_have_the_arguments_of_the_program(method: str, arguments: list[str]) -> None:
-    with ExternalProcess(lambda: sys, start_method=method) as process:
-        assert process.argv == arguments
-
-
-def test_modules_that_workers_import_are_not_sent() -> None:
-    things = [plangym_like.make, ExternalProcess, lambda: 3, Path, threading]
-    assert len(wire.dumps_by_value(things)) < 3000

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hosted import descriptors, run_script
+from hosted import run_script
 from usual import first_of
-
-import plangym_like
-
-# Of an environment with one worker: three for the worker, two for the progress slots, three for the
-# tokens and their event, and two for each block of shared memory that is used or kept.
-MOST = 35
 
 AT_THE_LIMIT = """
 import os
@@ -75,18 +68,3 @@ def test_at_the_limit_of_open_files_an_error_says_what_to_do(left: int, tmp_path
     """The limit is met at different moments: a worker starts, or shared memory is made."""
     done = run_script(AT_THE_LIMIT.replace("LEFT", str(left)), path=tmp_path / "script.py")
     assert done.stdout == "done\n", done.stderr
-
-
-def test_an_environment_with_workers_keeps_few_files_open() -> None:
-    # The fork server is there already.
-    with plangym_like.make("CartPole-v1", n_workers=2) as other:
-        other.reset(seed=0)
-        before = len(descriptors())
-        with plangym_like.make("ALE/MsPacman-v5", n_workers=2, obs_type="ram") as env:
-            state, _, _ = env.reset(seed=0)
-            states = np.repeat(state[None], 256, axis=0)
-            for size in (64, 256, 64, 128, 64, 64):
-                result = env.step_batch(np.arange(size) % 9, states[:size])
-            assert env.stats.batches and result.rewards.shape == (64,)
-            assert len(descriptors()) - before <= MOST
-    assert len(descriptors()) <= before + 3  # the result that is still there

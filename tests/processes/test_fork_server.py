@@ -125,27 +125,6 @@ with ExternalProcess(lambda: Env(), start_method={method!r}) as process:
     print(process.add(1))
 """
 
-POOL_IN_SCRIPT = """
-import multiprocessing
-from plangym_like.processes.external_process import ExternalProcess
-
-class Mine:
-    def __init__(self, value):
-        self.value = value
-
-    def label(self):
-        return f"{type(self).__name__} {self.value}"
-
-def work(value):
-    assert multiprocessing.current_process().daemon
-    with ExternalProcess(lambda: Mine(value)) as process:
-        return process.label()
-
-if __name__ == "__main__":
-    with multiprocessing.get_context("%s").Pool(2) as pool:
-        print(pool.map(work, range(4)))
-"""
-
 
 @pytest.mark.parametrize(
     ("method", "place"),
@@ -157,14 +136,6 @@ def test_unguarded_scripts(method: str, place: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py" if place == "file" else None
     result = run_script(UNGUARDED.format(method=method), path=path)
     assert (result.stdout, result.stderr) == ("script\n2\n", "")
-
-
-# In a program of its own: a fork of one that has driven Ray inherits how Ray treats signals.
-@pytest.mark.parametrize("context", first_of(["spawn", "fork"]))
-def test_daemonic_pool_workers_host_the_classes_of_a_script(context: str, tmp_path: Path) -> None:
-    result = run_script(POOL_IN_SCRIPT % context, path=tmp_path / "script.py")
-    assert result.stdout == "['Mine 0', 'Mine 1', 'Mine 2', 'Mine 3']\n"
-    assert result.stderr == ""
 
 
 def test_ctrl_c_reaches_the_owner_alone() -> None:
@@ -194,36 +165,6 @@ def test_a_module_that_exits_when_it_is_imported_does_not_end_it(
         with pytest.raises(SystemExit):
             process.apply(lambda hosted: __import__("exits_at_import"))(60)
         assert process.echo(1) == 1
-
-
-@pytest.mark.usefixtures("fresh_fork_server")
-def test_spawned_workers_start_with_a_large_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for index in range(8):
-        monkeypatch.setenv(f"LARGE_{index}", "x" * 100_000)
-    with ExternalProcess(HostedObject, start_method="spawn") as process:
-        assert len(process.environ("LARGE_7")) == 100_000
-    monkeypatch.setenv("LARGE_0", "x" * 1_000_000)
-    with pytest.raises(WorkerStartError, match="the environment variables are too long"):
-        ExternalProcess(HostedObject, start_method="spawn")
-
-
-NO_PIDFD = """
-import errno, os
-def fail(pid, flags=0):
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-os.pidfd_open = fail
-"""
-
-
-@pytest.mark.usefixtures("fresh_fork_server")
-def test_a_worker_whose_end_the_fork_server_could_not_notice_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NO_PIDFD)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(WorkerStartError, match="open files"):
-        ExternalProcess(HostedObject)
-    assert not psutil.Process(start_methods._current.pid).children()
 
 
 WITHOUT_FUNCTIONS = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import weakref
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from hosted import HostedObject, Noted, descriptors, run_script, wait_until_gone, workers
 from usual import first_of
 
-from plangym_like.errors import ClosedError
 from plangym_like.processes.external_process import ExternalProcess
 
 METHODS = ("forkserver", "spawn", "fork")
@@ -53,18 +51,6 @@ def test_dropped_without_close(method: str, tmp_path: Path) -> None:
     assert (tmp_path / "note").read_text() == "closed"
 
 
-def test_a_worker_that_is_dropped_while_it_is_constructed_needs_no_garbage_collection() -> None:
-    gc.disable()
-    try:
-        process = ExternalProcess(lambda: HostedObject().sleep(60))
-        pid, reference = process.pid, weakref.ref(process)
-        del process
-        assert reference() is None
-        assert wait_until_gone(pid, 0)
-    finally:
-        gc.enable()
-
-
 def test_a_future_keeps_its_worker() -> None:
     assert ExternalProcess(HostedObject).call("echo", 5)(10) == 5
 
@@ -103,41 +89,6 @@ def test_end_of_the_program() -> None:
     pids = result.stdout.split()
     assert len(pids) == 4
     assert all(wait_until_gone(int(pid), 0) for pid in pids)
-
-
-def test_a_forked_copy_of_the_owner_disturbs_nothing() -> None:
-    with ExternalProcess(HostedObject) as process, ExternalProcess(HostedObject) as other:
-        future = process.call("echo", "mine")
-        other.wait_ready(100)
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.write(write, _use_in_copy(process, future).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        assert os.waitpid(pid, 0)[1] == 0
-        with open(read) as stream:
-            report = stream.read()
-        assert report == "ClosedError ClosedError closed alive 7"
-        assert future(100) == "mine"
-        assert process.echo(1) == 1
-        assert other.echo(2) == 2
-
-
-def _use_in_copy(process: ExternalProcess, future: object) -> str:
-    words = []
-    for use in (lambda: process.echo(3), lambda: future(5)):  # type: ignore[operator]
-        try:
-            use()
-        except ClosedError as error:
-            words.append(type(error).__name__)
-    process.close()
-    words.append("closed")
-    with ExternalProcess(HostedObject) as own:
-        words += ["alive", str(own.echo(7))]
-    return " ".join(words)
 
 
 INTERRUPTED = """

@@ -5,21 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import threading
-from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from hosted import HostedObject, run_script, wait_until_gone
+from hosted import HostedObject, wait_until_gone
 
-from plangym_like.errors import ClosedError, WorkerDiedError
+from plangym_like.errors import WorkerDiedError
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.wire import (
-    RESULT,
     Channel,
-    Message,
-    outgoing,
 )
 
 
@@ -100,99 +95,6 @@ def test_futures_of_one_worker_may_be_waited_on_by_many_threads(
     assert results == {n: [n * 1000 + k for k in range(100)] for n in range(8)}
 
 
-def test_closing_while_another_thread_waits() -> None:
-    process = ExternalProcess(HostedObject)
-    process.wait_ready(100)
-    future = process.call("sleep", 60)
-    caught: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            future(50)
-        except ClosedError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    process.close(timeout=0.2)
-    thread.join(100)
-    assert [type(error) for error in caught] == [ClosedError]
-
-
-INTERRUPTED = """
-import gc, os, signal, threading, time, warnings
-from plangym_like.errors import WorkerDiedError
-from plangym_like.processes.external_process import ExternalProcess
-from hosted import HostedObject, descriptors, workers
-
-# What an interrupt in the middle of a start leaves is closed by the garbage collector.
-warnings.simplefilter("ignore", ResourceWarning)
-process = ExternalProcess(HostedObject)
-process.wait_ready()
-before = descriptors()
-finished = threading.Event()
-num_sent = num_caught = num_calls = 0
-
-def interrupt():
-    global num_sent
-    while num_sent < 500 or num_caught <= 100 or num_calls <= 100:
-        os.kill(os.getpid(), signal.SIGINT)
-        num_sent += 1
-        time.sleep(0.0007)
-    finished.set()
-
-armed = False
-
-def handle(number, frame):
-    global armed
-    if armed:  # not while the test itself catches one
-        armed = False
-        raise KeyboardInterrupt
-
-signal.signal(signal.SIGINT, handle)
-blob = b"x" * 200_000
-thread = threading.Thread(target=interrupt)
-thread.start()
-wrong = []
-while True:
-    try:
-        armed = True
-        while not finished.is_set():
-            num_calls += 1
-            sent = (num_calls, blob if num_calls % 7 == 0 else b"")
-            try:
-                received = process.call("echo", sent)()
-            except WorkerDiedError as error:
-                assert "such as Ctrl-C" in str(error), error
-                process.restart()
-                continue
-            if received[0] != sent[0] or received[1] != sent[1]:
-                wrong.append((sent[0], received[0]))
-        break
-    except KeyboardInterrupt:
-        num_caught += 1
-thread.join()
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-if not process.is_alive():
-    process.restart()
-process.wait_ready()
-assert process.echo("still in step") == "still in step"
-assert not process._pending, process._pending
-gc.collect()
-assert len(descriptors()) == len(before)
-while [worker.pid for worker in workers()] != [process.pid]:  # the others end by themselves
-    time.sleep(0.01)
-process.close()
-print(wrong)
-"""
-
-
-def test_interruptions_do_not_put_the_stream_out_of_step() -> None:
-    result = run_script(INTERRUPTED)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["[]"], result.stderr
-
-
 class AlarmError(Exception):
     """What a signal handler raises."""
 
@@ -233,20 +135,3 @@ def test_an_interrupted_wait_leaves_the_request_pending(process: ExternalProcess
         signal.signal(signal.SIGALRM, before)
     assert future(100) is None
     assert process.echo(3) == 3
-
-
-def test_the_descriptors_of_each_message_arrive_with_it() -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        sender, receiver = Channel(there), Channel(here)
-        delivered = deque[Message]()
-        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
-        for number, (size, fds) in enumerate([(0, files[:1]), (5, []), (70_000, files[1:])]):
-            sender.send(outgoing(RESULT, number, b"y" * size, fds))
-        while len(delivered) < 3:
-            receiver.receive(delivered.append)
-        assert [len(message.descriptors or ()) for message in delivered] == [1, 0, 2]
-        for message in delivered:
-            files += message.descriptors or ()
-        for descriptor in files:
-            os.close(descriptor)

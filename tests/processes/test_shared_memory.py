@@ -13,7 +13,7 @@ import pytest
 from hosted import descriptors
 
 from plangym_like.execution.shared_batch import BlockPool
-from plangym_like.processes.shared_memory import SharedBlock, alive, as_bytes, attach
+from plangym_like.processes.shared_memory import SharedBlock, alive, as_bytes
 
 PAGE = mmap.PAGESIZE
 
@@ -21,28 +21,6 @@ PAGE = mmap.PAGESIZE
 def mapped() -> int:
     """Return how many blocks this process has mapped."""
     return Path("/proc/self/maps").read_text().count("plangym_like")
-
-
-def test_two_sides_see_the_same_bytes() -> None:
-    block = SharedBlock(3 * PAGE)
-    other = attach(os.dup(block.fd))
-    assert other.nbytes == block.nbytes
-    as_bytes(block.memory)[:] = np.arange(block.nbytes, dtype=np.uint64).astype(np.uint8)
-    assert (other == as_bytes(block.memory)).all()
-    other[7] = 99
-    assert as_bytes(block.memory)[7] == 99
-    block.close()
-
-
-@pytest.mark.parametrize(
-    ("asked", "got"), [(0, PAGE), (1, PAGE), (PAGE, PAGE), (PAGE + 1, 2 * PAGE)]
-)
-def test_sizes_are_whole_pages(asked: int, got: int) -> None:
-    block = SharedBlock(asked)
-    assert block.nbytes == len(as_bytes(block.memory)) == os.fstat(block.fd).st_size == got
-    # The pages are there: nothing is left to fail when they are touched.
-    assert os.fstat(block.fd).st_blocks * 512 >= got
-    block.close()
 
 
 def test_a_lack_of_memory_is_an_error_at_once_and_leaves_nothing(
@@ -83,33 +61,11 @@ def test_the_bytes_outlive_the_descriptor() -> None:
     assert (descriptors(), mapped()) == (before, maps)
 
 
-def test_attaching_takes_over_the_descriptor() -> None:
-    block = SharedBlock(PAGE)
-    before = descriptors()
-    copy = os.dup(block.fd)
-    other = attach(copy)
-    with pytest.raises(OSError):
-        os.fstat(copy)
-    del other
-    assert descriptors() == before
-    with pytest.raises(OSError):
-        attach(copy)
-    block.close()
-
-
 def lend(pool: BlockPool, nbytes: int) -> tuple[int, Any]:
     block = pool.take(nbytes)
     array = pool.lend(block)
     assert array is not None
     return block.number, array
-
-
-def may_lend(pool: BlockPool) -> bool:
-    block = pool.take(64)
-    if pool.lend(block) is not None:
-        return True
-    pool.give(block)
-    return False
 
 
 def test_a_lent_block_comes_back_when_nothing_refers_to_it() -> None:
@@ -122,27 +78,6 @@ def test_a_lent_block_comes_back_when_nothing_refers_to_it() -> None:
     del row
     assert pool.take(100).number == number
     pool.give(other)
-    pool.close()
-
-
-def test_a_result_that_is_held_is_never_written_over() -> None:
-    pool = BlockPool()
-    held = []
-    for index in range(4):
-        _, array = lend(pool, 64)
-        array[:] = index
-        held.append(array[3:5])
-        del array
-    assert [list(view) for view in held] == [[index, index] for index in range(4)]
-    pool.close()
-
-
-def test_only_so_many_are_lent() -> None:
-    pool = BlockPool(most_lent=2)
-    held = [lend(pool, 64)[1] for _ in range(2)]
-    assert not may_lend(pool)
-    held.pop()
-    assert may_lend(pool)
     pool.close()
 
 
@@ -174,18 +109,6 @@ def test_a_block_fits_closely() -> None:
     assert other is not huge
     assert other.nbytes == 2 * PAGE
     pool.close()
-
-
-def test_what_was_lent_stays_valid_after_the_end() -> None:
-    before, maps = descriptors(), mapped()
-    pool = BlockPool()
-    _, array = lend(pool, PAGE)
-    array[:] = 6
-    pool.close()
-    assert (array == 6).all()
-    del array
-    del pool
-    assert (descriptors(), mapped()) == (before, maps)
 
 
 def test_blocks_that_were_lent_when_the_process_forked_are_not_reused() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from hosted import script_environ
-from usual import first_of
 
 # A module that makes workers when it is imported. Each generation of processes counts one more, and
 # the third does nothing, so that nothing runs away even if workers are not refused.
@@ -45,9 +44,6 @@ class Mine(gymnasium.Env):
 """
 START = {
     "make": "env = plangym_like.make(Mine, n_workers=2)",
-    "spawn": 'env = plangym_like.make(Mine, n_workers=2, isolate=True, start_method="spawn")',
-    "preload": 'env = plangym_like.ExternalProcess(Mine, preload=["search"])',
-    "vector": "env = plangym_like.make_vec(Mine, 2, n_workers=2)",
     "registered": 'gymnasium.register("Mine-v0", "search:Mine")\n'
     'env = plangym_like.make("Mine-v0", n_workers=2, isolate=True)',
 }
@@ -71,7 +67,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("how", first_of(START, 2))
+@pytest.mark.parametrize("how", START)
 def test_a_module_that_starts_workers_when_imported_starts_them_once(
     how: str, tmp_path: Path
 ) -> None:

@@ -58,14 +58,6 @@ def test_other_deaths(use: object, exitcode: int, text: str) -> None:
         assert caught.value.exitcode == process.exitcode == exitcode
 
 
-def test_death_in_the_constructor() -> None:
-    with (
-        ExternalProcess(lambda: os._exit(5)) as process,
-        pytest.raises(WorkerDiedError, match="status 5"),
-    ):
-        process.wait_ready(100)
-
-
 def test_replies_that_were_sent_before_the_death_count() -> None:
     with ExternalProcess(HostedObject) as process:
         futures = [process.call("echo", b"x" * 50_000) for _ in range(3)]
@@ -86,19 +78,6 @@ def test_a_worker_that_loses_its_connection_is_dead_too() -> None:
 
 def _close_everything(hosted: object) -> None:
     os.closerange(3, 1000)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_restart_of_a_dead_worker(method: str) -> None:
-    with ExternalProcess(HostedObject, start_method=method) as process:
-        first = process.call("pid")(100)
-        process.kill()
-        with pytest.raises(WorkerDiedError, match="on request"):
-            process.echo(1)
-        process.restart()
-        second = process.call("pid")(100)
-        assert second == process.pid != first
-        assert process.calls == 0
 
 
 def test_restart_of_a_hung_worker_fails_what_it_owed(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,9 +1,6 @@
 """Wrappers that depend on what no state row holds, each in another way."""
 
 import random
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -28,14 +25,6 @@ class CounterOnTheBase(_Paying):
         return float(base.total)
 
 
-class SpaceSampler(gym.Wrapper):
-    """Sometimes takes another action."""
-
-    def step(self, action: Any) -> Any:
-        sampled = self.action_space.sample()
-        return self.env.step(sampled if self.np_random.random() < 0.5 else action)
-
-
 class NoisyView(gym.ObservationWrapper):
     """Draws noise that it hardly ever uses from the observation space."""
 
@@ -52,34 +41,6 @@ class ClassCounter(_Paying):
         return float(ClassCounter.total)
 
 
-class Novelty(_Paying):
-    """Pays for what no copy has seen before."""
-
-    seen: set[bytes] = set()  # noqa: RUF012
-
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        key = np.asarray(obs).tobytes() + bytes([len(self.seen) % 7])
-        new = key not in self.seen
-        self.seen.add(key)
-        return obs, float(reward) + new, terminated, truncated, info
-
-
-class Clock(_Paying):
-    def pay(self) -> float:
-        return time.perf_counter()
-
-
-_FILE = Path(tempfile.gettempdir()) / f"plangym-like-{time.time_ns()}"
-
-
-class FileCounter(_Paying):
-    def pay(self) -> float:
-        total = int(_FILE.read_text()) + 1 if _FILE.exists() else 0
-        _FILE.write_text(str(total))
-        return float(total)
-
-
 class GlobalNoise(_Paying):
     def pay(self) -> float:
         return float(np.random.normal())
@@ -92,27 +53,10 @@ class UnusedGlobalDraw(_Paying):
         return float(random.random() < 1e-9)
 
 
-class RandomResets(gym.Wrapper):
-    """Begins each episode in another way, with any seed; its steps are right."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = self.env.reset(**kwargs)
-        self.gain = float(np.random.normal())
-        return obs, info
-
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, float(reward) * self.gain, terminated, truncated, {**info, "gain": self.gain}
-
-
 REFUSED: dict[Any, str] = {
     CounterOnTheBase: "(the reward of step|total changed)",
-    SpaceSampler: r"((does|did) not repeat itself|draw from the generator of .*action_space)",
     NoisyView: "draw from the generator of .*observation_space",
     ClassCounter: "the reward of step",
-    Novelty: "(the reward of step|Novelty.seen .* changed)",
-    Clock: "the reward of step",
-    FileCounter: "the reward of step",
     GlobalNoise: "draws from the global generator of numpy.random",
     UnusedGlobalDraw: "draw from the global generator of the module random",
 }

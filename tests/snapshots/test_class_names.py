@@ -10,14 +10,8 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from usual import first_of
 
 import plangym_like
-from plangym_like.snapshots.configuration import can_be_imported
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
-
-
-class Outer:
-    class Inner:
-        pass
 
 
 def local_classes() -> dict[str, Any]:
@@ -155,11 +149,3 @@ def test_two_classes_of_one_name_are_told_apart() -> None:
             batch = env.step_batch([0, 1], states)
             states = batch.states
             assert batch.obs.tolist() == [1, 2]
-
-
-def test_what_can_be_imported() -> None:
-    class Local:
-        pass
-
-    assert can_be_imported(Outer.Inner) and can_be_imported(dict)
-    assert not can_be_imported(Local)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import plangym_like
-from plangym_like.errors import SnapshotError
 
 pygame = pytest.importorskip("pygame")
 LATE = 40
@@ -133,22 +132,3 @@ def test_closing_a_copy_does_not_end_pygame(way: str) -> None:
         assert pygame.font.get_init()
         assert (pygame.quit, pygame.font.quit) == quits
     assert not pygame.font.get_init()
-
-
-class OneAtATime(Game):
-    """A second copy can be made, but not reset, and it holds what cannot be pickled."""
-
-    begun: Any = None
-
-    def begin(self) -> None:
-        kind = type(self)
-        if kind.begun not in (None, self):
-            raise ValueError("only one may play")
-        kind.begun = self
-        self.steps = (step for step in range(100))
-
-
-def test_an_error_of_a_second_copy_is_a_reason() -> None:
-    with pytest.raises(SnapshotError, match="ValueError: only one may play") as caught:
-        plangym_like.make(OneAtATime)
-    assert "- by pickle: OneAtATime.steps" in str(caught.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -141,11 +141,6 @@ def test_an_object_that_holds_itself_comes_back() -> None:
     assert back[1]["me"] is back
 
 
-def test_views_that_do_not_overlap_are_written_alone() -> None:
-    ring = np.zeros(10_000)
-    assert len(encode([ring[:4], ring[8:12]])) < 200
-
-
 @given(_ARRAYS, st.randoms())
 def test_the_order_in_memory_comes_back(array: np.ndarray, random: Any) -> None:
     axes = list(range(array.ndim))
@@ -166,13 +161,6 @@ def test_nothing_shares_memory_with_the_bytes() -> None:
     array[:] = 9
     assert decode(data)[0].tolist() == [0, 0, 0, 0]
     assert decode(data)[1] == bytearray(3)
-
-
-def test_known_objects_stand_for_themselves() -> None:
-    known = [len, object()]
-    back = decode(encode({"f": len, "x": [known[1]]}, known), known)
-    assert back["f"] is len
-    assert back["x"][0] is known[1]
 
 
 @pytest.mark.parametrize(
@@ -218,13 +206,11 @@ def _decode_or_refuse(data: bytes) -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300)
 def test_any_bytes_are_a_value_or_refused(data: bytes) -> None:
     _decode_or_refuse(data)
 
 
 @given(_VALUES, st.data())
-@settings(max_examples=300)
 def test_damaged_bytes_are_a_value_or_refused(value: Any, data: st.DataObject) -> None:
     raw = bytearray(encode(value))
     for _ in range(data.draw(st.integers(1, 4))):

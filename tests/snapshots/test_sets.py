@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,7 +12,6 @@ from usual import first_of
 
 import plangym_like
 from plangym_like.errors import ImpureEnvironmentError, SnapshotError
-from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chains import has_addresses, scatter_sets, sets_in
 
 
@@ -178,11 +173,8 @@ class ListsMarks(Marked):
 
 
 def test_a_set_in_a_state_that_save_state_returned() -> None:
-    with plangym_like.make(Marked, snapshot="native", audit_every=1) as env:
+    with plangym_like.make(Marked, snapshot="native") as env:
         assert env.exactness == "exact"
-        state, *_ = env.reset(seed=0)
-        for step in range(20):
-            state, *_ = env.step(step % 3, state=state)
     with pytest.raises(SnapshotError, match="does not repeat itself"):
         plangym_like.make(ListsMarks, snapshot="native")
 
@@ -215,46 +207,3 @@ def test_where_objects_hash_by_their_address() -> None:
         assert any(has_addresses(each) for _, each in sets_in({"a": value}, "root"))
     for value in [{animals[0]}, {1, 2}, {"a", "b"}, {Animal, Colour}, set(Colour), animals]:
         assert not any(has_addresses(each) for _, each in sets_in({"a": value}, "root"))
-
-
-class Tags(Field):
-    """Adds words to sets, which it only asks for their items."""
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.tags = {"start"}
-        self.again = [self.tags]
-        self.pairs = {("a", 1), ("b", 2), ("c", None)}
-        self.colours = {Colour.RED, Colour.BLUE}
-        self.animals = [Animal(weight) for weight in range(3)]
-        for animal in self.animals:
-            animal.food = frozenset(["hay", "grass", "corn"])  # type: ignore[attr-defined]
-        return np.zeros(1), {}
-
-    def pick(self, action: int) -> int:
-        self.tags |= {f"tag {action}", f"tag {len(self.tags)}"}
-        return len(self.tags) + ("hay" in self.animals[0].food)  # type: ignore[attr-defined]
-
-
-def encoded_tags() -> str:
-    """Return the bytes of a state of `Tags` that was saved, restored and stepped."""
-    env = Tags()
-    env.reset(seed=1)
-    saver, texts = ChainPickle(env), []
-    for action in (0, 1, 2, 1):
-        env.step(action)
-        texts.append(saver.encoded().hex())
-        saver.restore(saver.decoded(bytes.fromhex(texts[-1])))
-        assert env.again[0] is env.tags
-    return " ".join(texts)
-
-
-def test_the_bytes_of_sets_of_words_are_the_same_in_every_process() -> None:
-    code = "import test_sets; print(test_sets.encoded_tags())"
-    folders = [str(Path(__file__).parent), *filter(None, sys.path)]
-    found = set()
-    for seed in "12":
-        variables = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(folders)}
-        process = [sys.executable, "-c", code]
-        found.add(subprocess.run(process, env=variables, capture_output=True, check=True).stdout)
-    assert len(found) == 1 and found != {b""}

@@ -1,6 +1,5 @@
 """Wrappers that cannot be saved are refused by name; the others say what their rows mean."""
 
-import functools
 import io
 import threading
 import time
@@ -14,12 +13,12 @@ from continuation import (
     assert_goes_on,
 )
 from gymnasium import wrappers
-from impure_wrappers import REFUSED, CounterOnTheBase, Novelty, RandomResets
+from impure_wrappers import REFUSED, CounterOnTheBase
 from remembering_wrappers import Counting, Tracking
 from usual import first_of
 
 import plangym_like
-from plangym_like.errors import ImpureEnvironmentError, SnapshotError
+from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.chain_state import WrapperState
 
 # Ended episodes are played on, which has to be as deterministic as any other step.
@@ -49,10 +48,6 @@ class Window(wrappers.HumanRendering):
         gym.Wrapper.__init__(self, env)
 
 
-def _forgetful(reward: float) -> float:
-    return reward + 1
-
-
 def _counter() -> Any:
     count = 0
 
@@ -64,39 +59,9 @@ def _counter() -> Any:
     return func
 
 
-def _collector(container: Any) -> Any:
-    def func(reward: float) -> float:
-        container.append(reward)
-        return reward
-
-    return func
-
-
-def _drawer(generator: Any) -> Any:
-    return lambda reward: reward + generator.normal()
-
-
-_GLOBAL: list[float] = []
-
-
-def _into_the_module(reward: float) -> float:
-    _GLOBAL.append(reward)
-    return reward
-
-
-class Clerk:
-    calls = 0
-
-
-def _in_a_class(reward: float) -> float:
-    Clerk.calls += 1
-    return reward + Clerk.calls // 1000
-
-
 # What changes something outside, and the results with it.
 FUNCTIONS_THAT_REMEMBER = {
     "nonlocal": (_counter, "the reward of step"),
-    "generator": (lambda: _drawer(np.random.default_rng(0)), "the reward of step"),
     "global generator": (lambda: lambda r: r + np.random.random(), "numpy.random"),
     "clock": (lambda: lambda r: r + time.perf_counter(), "the reward of step"),
 }
@@ -107,49 +72,6 @@ def test_a_function_that_remembers_is_refused(kind: str) -> None:
     make, reason = FUNCTIONS_THAT_REMEMBER[kind]
     with pytest.raises(SnapshotError, match=f"(?s){reason}"):
         plangym_like.make("CartPole-v1", wrappers=[(wrappers.TransformReward, make())])
-
-
-def test_audits_notice_a_function_that_remembers_for_long() -> None:
-    transform = wrappers.TransformReward, _in_a_class
-    with plangym_like.make("CartPole-v1", wrappers=[transform], audit_every=1) as env:
-        state = env.reset(seed=0).state
-        with pytest.raises(ImpureEnvironmentError, match="reward"):
-            for _ in range(20):
-                env.step_batch([0] * 64, state)
-
-
-FUNCTIONS_THAT_ONLY_KEEP_A_LOG = {
-    "list": lambda: _collector([]),
-    "module": lambda: _into_the_module,
-}
-
-
-@pytest.mark.parametrize("kind", FUNCTIONS_THAT_ONLY_KEEP_A_LOG)
-def test_a_log_that_is_never_read_changes_no_result(kind: str) -> None:
-    func = FUNCTIONS_THAT_ONLY_KEEP_A_LOG[kind]()
-    env = plangym_like.make("CartPole-v1", wrappers=[(wrappers.TransformReward, func)])
-    plain = plangym_like.make("CartPole-v1")
-    state, start = env.reset(seed=0).state, plain.reset(seed=0).state
-    assert env.exactness == "exact"
-    for _ in range(2):
-        one = env.step_batch([0, 1, 0], state)
-        other = plain.step_batch([0, 1, 0], start)
-        assert np.array_equal(one.obs, other.obs) and np.array_equal(one.rewards, other.rewards)
-
-
-@pytest.mark.parametrize(
-    "func",
-    [
-        _forgetful,
-        np.tanh,
-        functools.partial(np.multiply, 2.0),
-        functools.partial(np.add, np.ones(1)),
-    ],
-)
-def test_a_function_that_remembers_nothing_is_left_alone(func: Any) -> None:
-    env = wrappers.TransformReward(gym.make("CartPole-v1", max_episode_steps=-1), func)
-    env.reset()
-    assert WrapperState(env).nbytes == 0
 
 
 class Normalizer:
@@ -210,11 +132,11 @@ def test_an_attribute_that_becomes_unsaveable_is_named_when_it_does() -> None:
     env.thing = object()
     with pytest.raises(SnapshotError, match=r"Holding\.thing.*keep the state of a wrapper in"):
         memory.read(np.zeros(memory.nbytes, np.uint8))
-    env = Holding(gym.make("CartPole-v1"), _forgetful)
-    env.reset()
-    memory = WrapperState(env)
-    env.thing = len
-    with pytest.raises(SnapshotError, match=r"Holding\.thing cannot be saved"):
+    tracking = Tracking(gym.make("CartPole-v1"))
+    tracking.reset()
+    memory = WrapperState(tracking)
+    tracking.tracker = Normalizer()
+    with pytest.raises(SnapshotError, match=r"Tracking\.tracker was an object of class .*Tracker"):
         memory.read(np.zeros(memory.nbytes, np.uint8))
 
 
@@ -234,15 +156,6 @@ def test_a_class_may_say_itself_what_its_memory_is() -> None:
     env.count = 5
     memory.write(payload)
     assert env.count == 0
-
-
-def test_a_helper_that_changes_its_class_is_refused() -> None:
-    env = Tracking(gym.make("CartPole-v1"))
-    env.reset()
-    memory = WrapperState(env)
-    env.tracker = Normalizer()
-    with pytest.raises(SnapshotError, match=r"Tracking\.tracker was an object of class .*Tracker"):
-        memory.read(np.zeros(memory.nbytes, np.uint8))
 
 
 # What depends on something that no row holds
@@ -268,8 +181,6 @@ _ON_FAMILIES = [
     for turn in range(len(FAMILIES))
     for at, kind in enumerate(REFUSED)
 ]
-# Games of Blackjack are too short for a trial to show it; an audit does.
-_ON_FAMILIES.remove((Novelty, "toy text"))
 
 
 @pytest.mark.parametrize(
@@ -290,13 +201,6 @@ def test_what_no_row_holds_is_refused_on_every_family(kind: Any, family: str) ->
         plangym_like.make(name, wrappers=[kind], **options)
 
 
-def test_what_differs_after_a_seed_but_not_after_a_restore_is_approximate() -> None:
-    env = plangym_like.make("CartPole-v1", wrappers=[RandomResets])
-    assert env.exactness == "approximate"
-    assert "an episode with a seed is not the same in another copy" in env.exactness_note
-    assert "It draws from the global generator of numpy.random" in env.exactness_note
-
-
 def test_the_trial_is_not_run_for_known_wrappers_on_known_families(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -315,20 +219,6 @@ def test_the_trial_is_not_run_for_known_wrappers_on_known_families(
     for foreign in (Counting, (wrappers.TransformReward, {"func": lambda reward: reward})):
         with pytest.raises(AssertionError, match="it was tried"):
             plangym_like.make("CartPole-v1", wrappers=[foreign])
-
-
-@pytest.mark.parametrize("seed", [0, None])
-def test_the_generator_of_sticky_actions_is_in_the_rows_of_dm_control(seed: int | None) -> None:
-    pytest.importorskip("dm_control")
-    sticky = [(wrappers.StickyAction, {"repeat_action_probability": 0.5})]
-    env = plangym_like.make("walker-walk", wrappers=sticky)
-    state = env.reset(seed=seed).state
-    state = env.step(env.sample_action(), state=state).state
-    plan = np.stack([env.sample_action() for _ in range(12)])
-    one = env.rollout_batch(np.stack([plan] * 8), state)
-    assert len(np.unique(one.states, axis=0)) == len(np.unique(one.rewards, axis=0)) == 1
-    other = env.rollout_batch(np.stack([plan] * 8), state, seeds=np.arange(8))
-    assert len(np.unique(other.rewards, axis=0)) > 1
 
 
 def test_the_trial_leaves_the_environment_as_it_was() -> None:
@@ -358,7 +248,7 @@ def test_the_meaning_tells_wrappers_and_their_arguments_apart() -> None:
 
     makes = [
         lambda env: env,
-        lambda env: Counting(env),
+        Counting,
         lambda env: Counting(env, 2.0),
         lambda env: wrappers.FrameStackObservation(env, 2),
         lambda env: wrappers.FrameStackObservation(env, 3),
@@ -371,10 +261,5 @@ def test_the_meaning_tells_wrappers_and_their_arguments_apart() -> None:
     assert len(set(meanings)) == len(makes)
     assert meanings == [repr(meaning(make)) for make in makes]
     assert "0x" not in "".join(meanings)
-
-
-def test_a_checking_wrapper_gives_rows_no_other_meaning() -> None:
-    plain, checked = (
-        gym.make("CartPole-v1", disable_env_checker=disabled) for disabled in (True, False)
-    )
-    assert WrapperState(plain).fingerprint_fields() == WrapperState(checked).fingerprint_fields()
+    checked = gym.make("CartPole-v1", max_episode_steps=-1, disable_env_checker=False)
+    assert repr(WrapperState(checked).fingerprint_fields()) == meanings[0]

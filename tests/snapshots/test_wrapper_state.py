@@ -123,13 +123,8 @@ def test_statistics_of_episodes_are_kept_and_the_clock_is_not() -> None:
     for _ in range(5):
         info = env.step(0)[4]
     assert (info["episode"]["l"], info["episode"]["r"]) == (6, 6.0)
-    assert list(env.return_queue) == [6.0]
-    assert list(env.length_queue) == [6]
-    assert env.episode_count == 1
     memory.write(payload)
-    assert list(env.return_queue) == []
-    assert list(env.length_queue) == []
-    assert env.episode_count == 0
+    assert (list(env.return_queue), list(env.length_queue), env.episode_count) == ([], [], 0)
 
 
 @pytest.mark.parametrize("kind", [wrappers.NormalizeObservation, wrappers.NormalizeReward])
@@ -144,15 +139,13 @@ def test_frozen_statistics_stay_frozen(kind: Any) -> None:
     env.step(env.action_space.sample())
     memory.write(payload)
     assert env.update_running_mean is False
-    again = np.zeros_like(payload)
     for _ in range(5):
         env.step(env.action_space.sample())
+    again = np.zeros_like(payload)
     memory.read(again)
     names = [name for name in memory.view(again[None]) if "_rms." in name]
-    assert len(names) == 3
-    for name in names:
-        before, after = (memory.view(row[None])[name] for row in (payload, again))
-        assert (before == after).all()
+    before, after = (memory.view(row[None]) for row in (payload, again))
+    assert len(names) == 3 and all(np.array_equal(before[name], after[name]) for name in names)
 
 
 def test_reseeding_restarts_the_wrappers_own_generators() -> None:
@@ -222,31 +215,12 @@ def test_memory_without_end_says_which_option_makes_room() -> None:
             env.step(0)
             memory.read(payload)
     roomy = WrapperState(env, 100_000)
-    assert roomy.nbytes == 100_000
-    payload = np.zeros(roomy.nbytes, np.uint8)
-    roomy.read(payload)
-    kept = len(env.history)
-    env.step(0)
-    roomy.write(payload)
-    assert len(env.history) == kept
+    roomy.read(np.zeros(roomy.nbytes, np.uint8))
     with pytest.raises(StateCapacityError, match="state_capacity"):
         WrapperState(env, 64)
 
 
 # On a real game
-
-
-def test_wrappers_around_a_game_go_on() -> None:
-    pytest.importorskip("ale_py")
-    made = [
-        (wrappers.StickyAction, {"repeat_action_probability": 0.4}),
-        (wrappers.TimeLimit, {"max_episode_steps": 15}),
-        (wrappers.DelayObservation, {"delay": 2}),
-        wrappers.Autoreset,
-    ]
-    env = plangym_like.make("ALE/Breakout-v5", frameskip=2, wrappers=made)
-    assert_goes_on(env.simulator, seed=2, steps=20)
-    env.close()
 
 
 def test_the_usual_preprocessing_goes_on() -> None:
@@ -269,43 +243,3 @@ def test_the_usual_preprocessing_goes_on() -> None:
     assert content(preprocessing.obs_buffer) == content(frames)
     assert preprocessing.game_over is False
     env.close()
-
-
-def test_lives_are_counted_against_the_restored_state() -> None:
-    pytest.importorskip("ale_py")
-    pytest.importorskip("cv2")
-    made = [(wrappers.AtariPreprocessing, {"terminal_on_life_loss": True})]
-    env = plangym_like.make("ALE/Breakout-v5", frameskip=1, wrappers=made, autoreset=False)
-    full = env.reset(seed=0).state
-    random = np.random.default_rng(0)
-    before, lost = full, full
-    for _ in range(500):
-        action = int(random.integers(4))
-        before, (lost, _, _, terminated, _, _) = lost, env.step(action, lost)
-        if terminated:
-            break
-    assert int(env.view_state(lost)["lives"]) == 4
-    # A branch with five lives was stepped before: rows with four have not lost a life.
-    batch = env.step_batch([0, 0, action, 0], [lost, full, before, lost])
-    assert batch.terminateds.tolist() == [False, False, True, False]
-
-
-def test_workers_have_the_same_wrappers() -> None:
-    made = [
-        (wrappers.FrameStackObservation, {"stack_size": 3}),
-        (wrappers.TransformReward, {"func": lambda reward: reward * 2}),
-        wrappers.NormalizeObservation,
-        (wrappers.TimeLimit, {"max_episode_steps": 3}),
-    ]
-    results = []
-    state = None
-    for options in ({}, {"n_workers": 2, "isolate": True}):
-        with plangym_like.make("CartPole-v1", wrappers=made, **options) as env:
-            state = env.reset(seed=0).state if state is None else state
-            rows = np.repeat(state[None], 60, axis=0)
-            for step in range(3):
-                batch = env.step_batch((np.arange(60) >> step) % 2, rows)
-                rows = batch.states
-            results.append((rows.tobytes(), batch.obs.tobytes(), batch.truncateds.tolist()))
-    assert results[0] == results[1]
-    assert all(results[0][2])

@@ -16,12 +16,12 @@ from plangym_like.vector.tree import tree_map
 
 
 @contextmanager
-def closing_all() -> Iterator[Callable[..., Any]]:
-    """Yield a function like `make_vec`; the environments that it makes are closed afterwards."""
+def closing_all(make_one: Callable[..., Any] = make_vec) -> Iterator[Callable[..., Any]]:
+    """Yield a function like `make_one`; the environments that it makes are closed afterwards."""
     made: list[Any] = []
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        made.append(make_vec(*args, **kwargs))
+        made.append(make_one(*args, **kwargs))
         return made[-1]
 
     yield make

@@ -325,26 +325,6 @@ def test_an_exception_concerns_those_that_were_stepped_with_it(
     assert envs.reset()[0].tolist() == [0] * 4
 
 
-@pytest.mark.parametrize("n_workers", [None, 2])
-def test_after_an_interrupt_environments_must_be_reset(
-    make: Callable[..., Any], n_workers: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    envs = make(Interrupted, 4, n_workers, batch_size=2)
-    monkeypatch.setattr(Interrupted, "armed", True)
-    envs.async_reset(seed=SEED)
-    _receive_all(envs)
-    envs.send([3, 1, 1, 1])
-    with pytest.raises(KeyboardInterrupt):
-        envs.recv()
-    with pytest.raises(ResetNeeded, match="async_reset"):
-        envs.recv()
-    envs.async_reset(seed=SEED)
-    _receive_all(envs)
-    envs.send([2, 2], [0, 3])
-    obs, *_, infos = envs.recv()
-    assert sorted(infos["env_id"].tolist()) == [0, 3] and obs.tolist() == [2, 2]
-
-
 def test_the_results_of_an_interrupted_step_are_not_taken_for_those_of_later_actions(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hosted import wait_until_gone
 from interrupting import Moment
-from playing import Player, plain
+from playing import Player, closing_all, plain
 from small_envs import Nested
 
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
@@ -61,15 +61,8 @@ def _watched(lanes: ProcessLanes) -> None:
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ProcessLanes]]:
     monkeypatch.setattr(process_lanes, "_LINGER_SECONDS", 120.0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    made: list[ProcessLanes] = []
-
-    def make(source: Any) -> ProcessLanes:
-        made.append(ProcessLanes(source, len(SEEDS), 2, vectorise=False))
-        return made[-1]
-
-    yield make
-    for lanes in made:
-        lanes.close()
+    with closing_all(ProcessLanes) as make_lanes:
+        yield lambda source: make_lanes(source, len(SEEDS), 2, vectorise=False)
 
 
 @pytest.fixture

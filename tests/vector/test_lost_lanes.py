@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hosted import wait_until_gone
 from interrupting import Moment
-from playing import Player, plain
+from playing import Player, closing_all, plain
 from small_envs import Nested
 from usual import first_of
 
@@ -36,15 +36,8 @@ MakeLanes = Callable[..., ProcessLanes]
 
 @pytest.fixture
 def make() -> Iterator[MakeLanes]:
-    made: list[ProcessLanes] = []
-
-    def make(*args: Any, **kwargs: Any) -> ProcessLanes:
-        made.append(ProcessLanes(*args, **kwargs))
-        return made[-1]
-
-    yield make
-    for lanes in made:
-        lanes.close()
+    with closing_all(ProcessLanes) as make_lanes:
+        yield make_lanes
 
 
 class Mortal(Nested):
@@ -181,18 +174,6 @@ def test_equal_deaths_give_equal_results(make: MakeLanes, mode: str) -> None:
         played.append(plain(Player(lanes, mode).play(SEEDS[:4], 40, kill)))
         assert lanes.stats.lanes_ended == 4
     assert played[0] == played[1]
-
-
-def test_infos_of_steps_that_have_none_tell_of_a_death(make: MakeLanes) -> None:
-    lanes = make("CartPole-v1", 4, 2)
-    player = Player(lanes)
-    player.play(SEEDS[:4], 3)
-    assert lanes.infos == [{}] * 4
-    _kill(lanes)
-    player.step()
-    assert lanes.infos == [{}, {}, DIED, DIED]
-    player.step()
-    assert lanes.infos == [{}] * 4
 
 
 def test_kills_at_any_moment(make: MakeLanes) -> None:
@@ -358,17 +339,3 @@ def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Pat
     (tmp_path / "start").unlink()
     player.step()
     assert player.truncated.tolist() == [False, False, True, True]
-
-
-def test_ctrl_c_while_a_process_is_brought_back(make: MakeLanes, tmp_path: Path) -> None:
-    lanes = make(_mortal_with_states(tmp_path), 4, 2)
-    player = Player(lanes)
-    player.play(SEEDS[:4], 3)
-    (tmp_path / "step").write_text("sleep")
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    with pytest.raises(KeyboardInterrupt):
-        player.step()
-    _kill(lanes)
-    lanes.reset(player.obs, seeds=SEEDS[:4])
-    assert plain(player.obs) == plain(lanes_from(Nested, 4).start(SEEDS[:4]))

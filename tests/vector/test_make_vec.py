@@ -418,6 +418,8 @@ def test_numbers_of_environments() -> None:
         if count is not None:
             with pytest.raises(InputError, match="num_envs"):
                 make_vec("CartPole-v1", count)  # type: ignore[arg-type]
+            with pytest.raises(InputError, match="n_workers"):
+                make_vec("CartPole-v1", 4, count)  # type: ignore[arg-type]
     assert make_vec("CartPole-v1", np.int64(2), np.int32(1)).num_envs == 2  # type: ignore[arg-type]
     with pytest.raises(InputError, match="2 entries"):
         make_vec(["CartPole-v1"] * 2, 3)

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from playing import closing_all
-from small_envs import Fuse, Nested, Teller
+from small_envs import Fuse, Nested
 from test_make_vec import MODES, compare, same
 from usual import first_of
 
 import plangym_like
 from plangym_like import make_vec, registry
-from plangym_like.errors import InputError, RemoteError, WorkerDiedError
+from plangym_like.errors import RemoteError, WorkerDiedError
 from plangym_like.execution import known_ids
 from plangym_like.vector import make_vec as module
 from plangym_like.vector.kernel_lanes import KernelLanes
@@ -56,12 +56,6 @@ def test_it_returns_what_gymnasiums_own_returns(
     ours = make(name, 5, 2, autoreset_mode=mode)
     assert compare(theirs, ours, steps=60, mode=mode) > 0
     assert ours.observation_space == theirs.observation_space
-
-
-@pytest.mark.parametrize("source", [Nested, Teller])
-def test_factories(make: Callable[..., Any], source: Callable[[], Any]) -> None:
-    theirs = SyncVectorEnv([source] * 3, autoreset_mode="SameStep")
-    assert compare(theirs, make(source, 3, 3, autoreset_mode="SameStep"), steps=80, mode="SameStep")
 
 
 def test_ids_that_only_the_caller_has_registered(
@@ -113,28 +107,6 @@ def test_an_exception_says_which_environment(make: Callable[..., Any]) -> None:
     assert envs.step([1] * 4)[0].tolist() == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-def test_a_process_that_is_killed(make: Callable[..., Any], mode: str) -> None:
-    here = make_vec("CartPole-v1", 4, vectorise=False, autoreset_mode=mode)
-    there = make("CartPole-v1", 4, 2, autoreset_mode=mode)
-    for envs in (here, there):
-        envs.reset(seed=3)
-        for _ in range(6):
-            envs.step([0, 1, 0, 1])
-    os.kill(*there.pids, signal.SIGKILL)
-    one, other = here.step([1, 0, 1, 0]), there.step([1, 0, 1, 0])
-    assert same(one[0][:2], other[0][:2])
-    assert other[3].tolist() == [False, False, True, True]
-    assert other[4]["worker_died"].tolist() == [False, False, True, True]
-    if mode == "SameStep":
-        assert other[4]["final_info"]["worker_died"].tolist() == [False, False, True, True]
-    elif mode == "Disabled":
-        there.reset(options={"reset_mask": other[3]})
-    results = there.step([0, 1, 0, 1])
-    assert not results[3].any() and "worker_died" not in results[4]
-    assert (there.stats.deaths, there.stats.lanes_ended) == (1, 2)
-
-
 @pytest.mark.parametrize("mode", ["Disabled", "NextStep"])
 def test_states_of_ended_episodes_are_lost_with_their_process(
     make: Callable[..., Any], mode: str
@@ -164,18 +136,6 @@ def test_cheap_steps_are_chosen_to_stay_here() -> None:
         assert isinstance(envs._lanes, KernelLanes)
     with make_vec(Nested, 2, 2) as envs:
         assert not isinstance(envs._lanes, ProcessLanes)
-
-
-def test_wrong_numbers() -> None:
-    for wrong in (0, -1, True, 1.5):
-        with pytest.raises(InputError, match="n_workers"):
-            make_vec("CartPole-v1", 4, wrong)  # type: ignore[arg-type]
-
-
-def test_one_environment_needs_no_other_process() -> None:
-    envs = make_vec("CartPole-v1", 1, 2)
-    assert np.shape(envs.reset(seed=0)[0]) == (1, 4)
-    assert not isinstance(envs._lanes, ProcessLanes)
 
 
 class Holder(Fuse):

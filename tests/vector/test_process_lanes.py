@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hosted import descriptors, wait_until_gone, workers
 from interrupting import AlarmError, Moment
-from playing import Player, plain
+from playing import Player, closing_all, plain
 from small_envs import Fuse, Levers, Nested, Teller
 from usual import first_of
 
@@ -48,15 +48,8 @@ MakeLanes = Callable[..., ProcessLanes]
 
 @pytest.fixture
 def make() -> Iterator[MakeLanes]:
-    made: list[ProcessLanes] = []
-
-    def make(sources: Any, *args: Any, **kwargs: Any) -> ProcessLanes:
-        made.append(ProcessLanes(sources, *args, **kwargs))
-        return made[-1]
-
-    yield make
-    for lanes in made:
-        lanes.close()
+    with closing_all(ProcessLanes) as make_lanes:
+        yield make_lanes
 
 
 def _here(sources: Any, count: int = len(SEEDS)) -> Lanes:

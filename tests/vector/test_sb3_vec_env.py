@@ -17,8 +17,7 @@ from gymnasium.vector import VectorEnv
 from small_envs import Nested
 
 from plangym_like import make_vec
-from plangym_like.envs.mujoco.env import MujocoSimulator
-from plangym_like.errors import ClosedError, InputError
+from plangym_like.errors import ClosedError
 from plangym_like.vector import make_vec as make_vec_module
 
 sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
@@ -154,15 +153,6 @@ def test_the_first_reset_comes_first() -> None:
     for call in calls:
         with pytest.raises(ResetNeeded):
             call()
-    envs.close()
-
-
-def test_rows_of_one_environment_refuse_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MujocoSimulator, "fewest_rows", 16)
-    envs = make_vec("HalfCheetah-v5", 16).as_sb3()
-    with pytest.raises(InputError, match="vectorise=False"):
-        envs.set_attr("_reset_noise_scale", 1.0)
-    assert envs.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 16
     envs.close()
 
 

@@ -62,19 +62,6 @@ def test_environments_of_one_kind_are_tried_once(snapshot: str) -> None:
     assert len(set.union(*notes)) == 1
 
 
-def test_make_vec_tries_environments_once() -> None:
-    plangym_like.make(Slow).close()  # the first of its class is measured, to suggest a faster way
-    steps = []
-    for num_envs, n_workers in ((2, 1), (8, 1), (8, 2)):
-        Slow.counts.clear()
-        envs = plangym_like.make_vec(partial(plangym_like.make, Slow), num_envs, n_workers)
-        steps.append(Slow.counts["steps"])
-        envs.reset(seed=0)
-        envs.close()
-    assert steps[1] == steps[0]
-    assert steps[2] <= steps[0] + 30  # it is timed
-
-
 class Sleeper(Slow):
     """Its constructor hangs in other processes than the one that defines it."""
 

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import collections
 import itertools
-import os
 import random
-import tempfile
 import threading
 import time
-import types
-import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -89,28 +84,6 @@ class PersistentInfo(Walk):
         return float(self.info["count"])
 
 
-class PersistentParts(Walk):
-    """A fresh dict, the list, dict and array in it are always the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.path: list[int] = []
-        self.nested = {"deep": {"path": self.path}}
-        self.buffer = np.zeros(3)
-
-    def begin(self) -> None:
-        self.path.clear()
-        self.buffer[:] = 0
-
-    def tell(self) -> dict[str, Any]:
-        return {"path": self.path, "nested": self.nested, "buffer": self.buffer}
-
-    def extra(self, action: int) -> float:
-        self.path.append(action)
-        self.buffer += action
-        return float(self.buffer[0])
-
-
 class OwnBuffer(Walk):
     """Observes its own array, which the next reset overwrites."""
 
@@ -163,12 +136,6 @@ class ClassCounter(Walk):
         return type(self).total % 7 / 7
 
 
-class ModuleCounter(Walk):
-    def extra(self, action: int) -> float:
-        MODULE["count"] += 1
-        return MODULE["count"] % 7 / 7
-
-
 class Closure(Walk):
     def __init__(self) -> None:
         super().__init__()
@@ -185,22 +152,6 @@ class Closure(Walk):
         return self.count()
 
 
-class InAFile(Walk):
-    length = 20
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.path = Path(tempfile.gettempdir()) / f"zoo-{os.getpid()}-{uuid.uuid4().hex}"
-
-    def extra(self, action: int) -> float:
-        count = len(self.path.read_text()) + 1 if self.path.exists() else 1
-        self.path.write_text("x" * (count % 50))
-        return count % 7 / 7
-
-    def close(self) -> None:
-        self.path.unlink(missing_ok=True)
-
-
 class InSpaces(Walk):
     """Counts on its action space, which snapshots take for configuration."""
 
@@ -213,32 +164,12 @@ class InSpaces(Walk):
         return self.action_space.count % 7 / 7
 
 
-class Slots(Walk):
-    __slots__ = ("hidden",)
-
-    def begin(self) -> None:
-        self.hidden = 0
-
-    def extra(self, action: int) -> float:
-        self.hidden += action
-        return float(self.hidden)
-
-
 # Randomness
 
 
 class NumpyGlobal(Walk):
     def extra(self, action: int) -> float:
         return float(np.random.random())
-
-
-class SampledAction(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = spaces.Discrete(3)
-
-    def extra(self, action: int) -> float:
-        return float(self.action_space.sample())
 
 
 class OwnRandom(Walk):
@@ -251,15 +182,6 @@ class OwnRandom(Walk):
 
     def extra(self, action: int) -> float:
         return self.own.random() + self.other.random()
-
-
-class OwnLegacyRandom(Walk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = np.random.RandomState(5)
-
-    def extra(self, action: int) -> float:
-        return float(self.own.random_sample())
 
 
 class SharedGenerator(Walk):
@@ -282,11 +204,6 @@ class WallClock(Walk):
 class ClockInInfo(Walk):
     def tell(self) -> dict[str, Any]:
         return {"seconds": time.perf_counter()}
-
-
-class Address(Walk):
-    def extra(self, action: int) -> float:
-        return float(id(self) // 16 % 997)
 
 
 class Thing:
@@ -340,22 +257,6 @@ class Orders(Walk):
 # What no pickle takes
 
 
-class GeneratorObject(Walk):
-    """Runs as a Python generator."""
-
-    def begin(self) -> None:
-        self.script = self.run()
-
-    def run(self) -> Any:
-        total = 0.0
-        while True:
-            total += self.time
-            yield total % 11
-
-    def extra(self, action: int) -> float:
-        return float(next(self.script))
-
-
 class Lock(Walk):
     def __init__(self) -> None:
         super().__init__()
@@ -364,31 +265,6 @@ class Lock(Walk):
     def extra(self, action: int) -> float:
         with self.lock:
             return 0.5
-
-
-class Namespace(Walk):
-    """Keeps all in nested objects that share parts."""
-
-    def begin(self) -> None:
-        shared = [0]
-        self.tree = types.SimpleNamespace(left=shared, right=types.SimpleNamespace(up=shared))
-
-    def extra(self, action: int) -> float:
-        self.tree.left[0] += action
-        return float(self.tree.right.up[0])
-
-
-class GrowsSlowly(Walk):
-    """Remembers each step: its snapshots become longer and longer."""
-
-    length = 200
-
-    def begin(self) -> None:
-        self.log: list[bytes] = []
-
-    def extra(self, action: int) -> float:
-        self.log.append(bytes(400))
-        return float(len(self.log))
 
 
 # Own snapshots
@@ -423,27 +299,9 @@ class ForgetsItself(SavesItself):
 # Results that fit no array
 
 
-class TooLarge(Walk):
-    observation_space = spaces.Box(0, 255, (2,), np.uint8)
-
-    def observe(self) -> Any:
-        return np.array([300 if self.time >= self.begins else 3, 4])
-
-
 class NoObservation(Walk):
     def observe(self) -> Any:
         return None if self.time >= self.begins else super().observe()
-
-
-class ShapeOne(Walk):
-    def observe(self) -> Any:
-        return np.ones(1) if self.time >= self.begins else super().observe()
-
-
-class VectorReward(Walk):
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, np.array([reward, 1.0]), terminated, truncated, info
 
 
 def late(kind: type[Walk]) -> type[Walk]:
@@ -453,8 +311,8 @@ def late(kind: type[Walk]) -> type[Walk]:
 
 
 _SUDDEN: tuple[type[Walk], ...] = (
-    *(ClassCounter, Closure, InAFile, InSpaces, NumpyGlobal, SampledAction, SharedGenerator),
-    *(WallClock, Address, IdentitySet, StringSet, ForgetsItself, NoObservation),
+    *(ClassCounter, Closure, InSpaces, NumpyGlobal, SharedGenerator),
+    *(WallClock, IdentitySet, StringSet, ForgetsItself, NoObservation),
 )
 # Workers find these classes by name.
 globals().update({kind.__name__: kind for kind in map(late, _SUDDEN)})
@@ -465,4 +323,4 @@ ENVS: tuple[Callable[[], Walk], ...] = tuple(
     if isinstance(kind, type) and issubclass(kind, Walk)
 )
 
-HANDED_OUT = (PersistentInfo, PersistentParts, OwnBuffer, Objects, ChangesAction)
+HANDED_OUT = (PersistentInfo, OwnBuffer, Objects, ChangesAction)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -56,20 +55,9 @@ class ClassCounter(_Extra):
         return type(self).total % 7 / 7
 
 
-class ModuleCounter(_Extra):
-    def extra(self, action: Any) -> float:
-        MODULE["count"] += 1
-        return MODULE["count"] % 7 / 7
-
-
 class SamplesAction(_Extra):
     def extra(self, action: Any) -> float:
         return float(np.sum(self.action_space.sample()))
-
-
-class SamplesObservation(_Extra):
-    def extra(self, action: Any) -> float:
-        return float(np.sum(self.observation_space.sample()) % 7)
 
 
 class NumpyGlobal(_Extra):
@@ -86,11 +74,6 @@ class OwnGenerator(_Extra):
 
     def extra(self, action: Any) -> float:
         return float(self.generator.random())
-
-
-class Clock(_Extra):
-    def extra(self, action: Any) -> float:
-        return time.perf_counter() % 1
 
 
 class ChangesAction(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -146,17 +129,6 @@ def method_counter(env: Any) -> Any:
     return wrappers.TransformReward(env, Counter().change)
 
 
-def iterator_counter(env: Any) -> Any:
-    def numbers() -> Iterator[int]:
-        number = 0
-        while True:
-            number += 1
-            yield number
-
-    endless = numbers()
-    return wrappers.TransformReward(env, lambda reward: float(reward) + next(endless) % 7 / 7)
-
-
 def scaled_reward(env: Any) -> Any:
     """Nothing is wrong with this one."""
     return wrappers.TransformReward(env, lambda reward: 2.0 * float(reward))
@@ -167,8 +139,7 @@ def sticky(env: Any) -> Any:
 
 
 WRAPPERS: tuple[Callable[[Any], Any], ...] = (
-    *(OwnCounter, CountsOnBase, ClassCounter, ModuleCounter, SamplesAction, SamplesObservation),
-    *(NumpyGlobal, OwnGenerator, Clock, ChangesAction, PersistentInfo, nonlocal_counter),
-    *(method_counter, iterator_counter, scaled_reward, sticky),
+    *(OwnCounter, CountsOnBase, ClassCounter, SamplesAction, NumpyGlobal, OwnGenerator),
+    *(ChangesAction, PersistentInfo, nonlocal_counter, method_counter, scaled_reward, sticky),
     *(wrappers.NormalizeReward, wrappers.RecordEpisodeStatistics),
 )

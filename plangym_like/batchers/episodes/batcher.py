@@ -14,12 +14,10 @@ import torch
 
 from plangym_like.batchers.episodes.envs import VecEnv
 from plangym_like.batchers.episodes.loop import (
-    WEIGHTS,
     EpisodeArgs,
     EpisodePlan,
     EpisodeWorker,
     Played,
-    Weights,
 )
 from plangym_like.batchers.episodes.trajectories import (
     DictTensor,
@@ -90,7 +88,6 @@ class BackgroundBatcher(Closable):
         self._n_running: list[int | None] = [None for _ in plan.seeds]
         # The groups that have jobs for the pending result.
         self._playing: set[int] = set()
-        self._weights = Weights(0)
         self._new_weights: Any = None
         self._done: list[Job] = []
 
@@ -108,29 +105,27 @@ class BackgroundBatcher(Closable):
             state_dict = clone_tree({key: value.detach() for key, value in state_dict.items()})
         self._new_weights = state_dict
 
-    def _publish_weights(self) -> Weights:
-        """Publish the argument of `update`, if there is a new one."""
+    def _send_weights(self) -> None:
+        """Send the argument of `update` to all groups, if there is a new one."""
         content = self._new_weights
-        if content is not None:
-            is_shared = _is_state_dict(content)
-            if is_shared:
-                self._workers.publish(WEIGHTS, content)
-            self._weights = Weights(self._weights.version + 1, None if is_shared else content)
-            self._new_weights = None  # not before, so that they are published again after an error
-        return self._weights
+        if _is_state_dict(content):
+            self._workers.publish(content)
+        elif content is not None:
+            for group in range(len(self._n_running)):
+                self._workers.submit(group, "update", content)
+        self._new_weights = None  # not before, so that they are sent again after an error
 
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
         """Submit what each group in `orders` is to play.
 
-        `orders` maps each group to a tuple: the name of a method of `EpisodeWorker`, and then the
-        arguments of that method, except the weights. The weights are appended here.
+        `orders` maps each group to the name of a method of `EpisodeWorker` and its arguments.
         """
         self._refuse_while_executing()
         # If a Ctrl-C came in between, the next call would begin some groups a second time.
         with interrupts_deferred():
-            weights = self._publish_weights()
+            self._send_weights()
             for index, order in orders.items():
-                self._workers.submit(index, *order, weights)
+                self._workers.submit(index, *order)
             self._playing = set(orders)
             self._is_executing = True
 

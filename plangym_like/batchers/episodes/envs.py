@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from plangym_like.batchers.episodes.trajectories import DictTensor, has_tensors
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import as_actions, tensor_layout
+from plangym_like.batchers.trees import as_actions, as_named, tensor_layout
 from plangym_like.errors import ActionError, InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
@@ -294,15 +294,7 @@ def _observation(
             "wrapper"
         )
     parts = {**shown, "reward": rewards, **flags, "last_action": actions}
-    return DictTensor({name: _named(part) for name, part in parts.items()}, rewards.shape)
-
-
-def _named(tree: Any) -> Any:
-    """Return a tree of arrays as nested DictTensors; parts without names are numbered."""
-    if isinstance(tree, np.ndarray):
-        return torch.from_numpy(tree)
-    parts = named_parts(tree) or {}
-    return DictTensor({name: _named(part) for name, part in parts.items()})
+    return DictTensor({name: as_named(part) for name, part in parts.items()}, rewards.shape)
 
 
 def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:
@@ -338,14 +330,8 @@ def _as_options(env_info: DictTensor | None, n_envs: int) -> list[dict[str, Any]
         raise InputError(
             f"env_info has {env_info.n_elems()} rows for {n_envs} environments; it needs one each"
         )
-    return [_plain(env_info[i]) for i in range(n_envs)]
+    return [tree_map(_plain, env_info[i].to_dict()) for i in range(n_envs)]
 
 
-def _plain(row: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for key, value in row.items():
-        if not isinstance(value, torch.Tensor):
-            plain[key] = _plain(value)
-        else:
-            plain[key] = value.item() if value.ndim == 0 else value.cpu().numpy()
-    return plain
+def _plain(value: torch.Tensor) -> Any:
+    return value.item() if value.ndim == 0 else value.cpu().numpy()

@@ -15,11 +15,11 @@ from tensordict import TensorDict
 from plangym_like.batchers.episodes.envs import VecEnv
 from plangym_like.batchers.episodes.trajectories import DictTensor, Steps, Trajectories, has_tensors
 from plangym_like.batchers.randomness import RandomStreams, seed_groups
-from plangym_like.batchers.trees import TimeBuffer, as_arrays
+from plangym_like.batchers.trees import as_arrays, named_leaves
 from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.tree import Leaf, take, tree_map
+from plangym_like.vector.tree import take, tree_map
 
 
 class Agent:
@@ -169,6 +169,91 @@ class EpisodeArgs(NamedTuple):
                 raise InputError(f"{name} has {len(part)} rows for {num_rows} {what}")
 
 
+# How many steps a record has room for at first, if their number is not known.
+_FEWEST_STEPS = 32
+
+
+class StepRecord:
+    """The steps of `n_envs` environments; all have the fields, shapes and dtypes of the first.
+
+    Parameters
+    ----------
+    first : mapping of str to tensor or mapping
+        The fields of the first step: tensors ``(n, ...)``, on any device.
+    n_envs : int
+    num_steps : int
+        The expected number of steps; 0 if it is not known.
+
+    Attributes
+    ----------
+    tensors : dict of str to Tensor or dict
+        CPU tensors ``(T, n_envs, ...)`` with room for T steps; rows never written hold any values.
+    num_steps : int
+        The number of steps so far.
+    """
+
+    def __init__(self, first: Any, n_envs: int, num_steps: int) -> None:
+        self.num_steps = 0
+        self._n_envs = n_envs
+        self._use(_columns(first, num_steps or _FEWEST_STEPS, n_envs))
+
+    def _use(self, tensors: Any) -> None:
+        self.tensors = tensors
+        self._columns = dict(named_leaves(tensors))
+
+    def append(self, lanes: torch.Tensor, step: Any) -> None:
+        """Write the fields ``(n, ...)`` of the environments `lanes`, an int64 tensor ``(n,)``.
+
+        Raises
+        ------
+        InputError
+            A field is missing or new, or its shape or dtype differs from the first step's.
+        """
+        t, everyone = self.num_steps, len(lanes) == self._n_envs
+        if any(t == len(column) for column in self._columns.values()):
+            self._use(tree_map(lambda old: torch.cat([old, torch.empty_like(old)]), self.tensors))
+        num_written = 0
+        for path, value in named_leaves(step):
+            column = self._columns.get(path)
+            if (
+                column is None
+                or value.dtype is not column.dtype
+                or value.shape[1:] != column.shape[2:]
+                or value.shape[0] != len(lanes)
+            ):
+                raise _changed(path, value, column, len(lanes))
+            if everyone:
+                column[t] = value.detach()
+            else:
+                column[t].index_copy_(0, lanes, value.detach().cpu())
+            num_written += 1
+        if num_written != len(self._columns):
+            written = {path for path, _ in named_leaves(step)}
+            missing = sorted("/".join(path) for path in self._columns.keys() - written)
+            raise InputError(f"fields of the first step are missing: {missing}")
+        self.num_steps += 1
+
+
+def _columns(fields: Any, num_steps: int, n_envs: int) -> Any:
+    if isinstance(fields, torch.Tensor):
+        return torch.empty((num_steps, n_envs, *fields.shape[1:]), dtype=fields.dtype)
+    return {key: _columns(value, num_steps, n_envs) for key, value in fields.items()}
+
+
+def _changed(
+    path: tuple[str, ...], value: torch.Tensor, column: torch.Tensor | None, num_lanes: int
+) -> InputError:
+    name = "/".join(path)
+    if column is None:
+        return InputError(
+            f"{name!r} was not in the first step; all steps must have the same fields"
+        )
+    return InputError(
+        f"{name!r} is {value.dtype} of shape {tuple(value.shape)}; as in the first step it must be "
+        f"{column.dtype} of shape {(num_lanes, *column.shape[2:])}: a row per running environment"
+    )
+
+
 class EpisodeLoop:
     """Steps environments with one agent. Their episodes start together and end one by one.
 
@@ -232,7 +317,7 @@ class EpisodeLoop:
             The steps of the environments that were running, with their indices as rows; ``None``
             if none of the first `n` was running. The agent's history begins with these steps.
         """
-        record: TimeBuffer | None = None
+        record: StepRecord | None = None
         lengths = np.zeros(self.n_envs, np.int64)
         t = 0
         while (self.running < n).any() and t != num_steps:
@@ -247,7 +332,7 @@ class EpisodeLoop:
         tensors = take(record.tensors, slice(0, t) if every else (slice(0, t), lanes))
         return Steps(lanes, torch.from_numpy(lengths)[lanes], tensors)
 
-    def _step(self, record: TimeBuffer | None, num_steps: int) -> TimeBuffer:
+    def _step(self, record: StepRecord | None, num_steps: int) -> StepRecord:
         """Step the running environments, and write the results to `record`.
 
         Return the record, which is made by the first step; `num_steps` steps are expected.
@@ -257,11 +342,8 @@ class EpisodeLoop:
         (outcome, was_running), (observation, still_running) = self.env.step(action)
         fields = self._fields(answer, outcome)
         if record is None:
-            record = TimeBuffer.growing(_layout(fields), self.n_envs, num_steps)
-        if record.num_steps == record.capacity:
-            record.make_room(2 * record.capacity)
-        record.write(record.num_steps, was_running.numpy(), fields)
-        record.num_steps += 1
+            record = StepRecord(fields, self.n_envs, num_steps)
+        record.append(was_running, fields)
         self._state = new_state
         if len(still_running) < len(was_running):
             keep = torch.isin(was_running, still_running)
@@ -271,13 +353,13 @@ class EpisodeLoop:
         self._observation, self._running = observation, still_running
         return record
 
-    def _ask(self, history: TimeBuffer | None) -> tuple[DictTensor, DictTensor, DictTensor]:
+    def _ask(self, history: StepRecord | None) -> tuple[DictTensor, DictTensor, DictTensor]:
         """Return the agent's output for the current observation."""
         known = self._history_of_running(history) if self._wants_history else None
         answer = self.agent(self._state, self._observation, self._agent_info, history=known)
         return _checked(answer, len(self._running), type(self.agent).__name__)
 
-    def _history_of_running(self, history: TimeBuffer | None) -> Trajectories | None:
+    def _history_of_running(self, history: StepRecord | None) -> Trajectories | None:
         if history is None:
             return None
         n, steps = history.num_steps, history.tensors
@@ -317,12 +399,6 @@ class EpisodeLoop:
             self.env.close()
 
 
-def _layout(fields: Any) -> Any:
-    if isinstance(fields, torch.Tensor):
-        return Leaf(tuple(fields.shape[1:]), fields.dtype)
-    return {key: _layout(value) for key, value in fields.items()}
-
-
 def _rows(fields: DictTensor, keep: torch.Tensor) -> DictTensor:
     return fields[keep] if has_tensors(fields) else fields
 
@@ -349,10 +425,6 @@ def _as_fields(part: Any, name: str) -> DictTensor:
     raise InputError(f"{name} must return DictTensors, got a {type(part).__name__}")
 
 
-# The name of the agent's weights, for `GroupContext.load`.
-WEIGHTS = "weights"
-
-
 @dataclass(frozen=True)
 class EpisodePlan:
     """The user's arguments, which all groups share, and the seed of each group."""
@@ -364,16 +436,6 @@ class EpisodePlan:
     seeds: tuple[int, ...]
     n_timesteps: int
     endless: bool
-
-
-class Weights(NamedTuple):
-    """An argument for the agent's `update`, and its version number.
-
-    `sent` is the argument itself, or ``None`` if the argument is published as `WEIGHTS`.
-    """
-
-    version: int
-    sent: Any = None
 
 
 class Played(NamedTuple):
@@ -405,7 +467,7 @@ class EpisodeWorker:
         self._context = context
         self._plan = plan
         self._stopped_by: BaseException | None = None
-        self._version = 0
+        self._version = -1
         (noise, _), *_ = seed_groups(plan.seeds[context.group], [0])
         with RandomStreams(noise).in_place():
             env = plan.create_env(**{**plan.env_args, "seed": plan.seeds[context.group]})
@@ -428,10 +490,10 @@ class EpisodeWorker:
         """Return how many environments the group has."""
         return self._loop.n_envs
 
-    def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> Played:
+    def episodes(self, first_row: int, num: int, args: EpisodeArgs) -> Played:
         """Play `num` whole episodes, which fill the result from row `first_row` on."""
         loop, steps = self._loop, []
-        with self._playing(weights):
+        with self._playing():
             for begin in range(0, num, loop.n_envs):
                 n = min(loop.n_envs, num - begin)
                 loop.start(n, args.rows(slice(begin, begin + n)))
@@ -443,17 +505,17 @@ class EpisodeWorker:
         with self._streams.in_place(), torch.no_grad():
             self._loop.start(self._loop.n_envs, args.rows(self._rows))
 
-    def chunk(self, agent_info: DictTensor | None, weights: Weights) -> Played:
+    def chunk(self, agent_info: DictTensor | None) -> Played:
         """Step the running lanes `n_timesteps` times; `agent_info` has rows for all groups."""
         loop = self._loop
-        with self._playing(weights):
+        with self._playing():
             if agent_info is not None:
                 loop.inform(agent_info[self._rows][torch.as_tensor(loop.running)])
             steps = loop.play(loop.n_envs, self._plan.n_timesteps, self._context.beat)
         return self._played([(self._rows.start, steps)])
 
     @contextmanager
-    def _playing(self, weights: Weights) -> Iterator[None]:
+    def _playing(self) -> Iterator[None]:
         """Load new weights, and let the block play with the group's random generators.
 
         Raises
@@ -464,7 +526,7 @@ class EpisodeWorker:
         if self._stopped_by is not None:
             name = type(self._stopped_by).__name__
             raise ClosedError(f"a {name} stopped the episodes in the middle of a step")
-        self._update(weights)
+        self._load()
         try:
             with self._streams.in_place(), torch.no_grad():
                 yield
@@ -472,18 +534,21 @@ class EpisodeWorker:
             self._stopped_by = error
             raise
 
-    def _update(self, weights: Weights) -> None:
-        if weights.version == self._version:
-            return
-        content = weights.sent
-        if content is None:
-            loaded = self._context.load(WEIGHTS, -1)
-            assert loaded is not None
-            _, content = loaded
+    def _load(self) -> None:
+        """Pass the newest published weights to the agent, unless it has them already."""
+        newer = self._context.load(self._version)
+        if newer is not None:
+            version, content = newer
+            with self._streams.in_place():
+                self._loop.agent.update(content)
+            # Set last, so that an update that was interrupted by Ctrl-C is repeated.
+            self._version = version
+
+    def update(self, content: Any) -> None:
+        """Pass what is not a mapping of tensors to the agent's `update`."""
+        self._load()  # published before, so it must not replace `content` later
         with self._streams.in_place():
             self._loop.agent.update(content)
-        # Set last, so that an update that was interrupted by Ctrl-C is repeated.
-        self._version = weights.version
 
     def _played(self, parts: Sequence[tuple[int, Steps | None]]) -> Played:
         steps = [

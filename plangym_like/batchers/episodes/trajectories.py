@@ -45,9 +45,9 @@ class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
         batch_size: Any = None,
         **options: Any,
     ) -> None:
-        fields = {} if source is None else source
+        given = {} if source is None else source
+        fields = {key: _field(value) for key, value in given.items()}
         if batch_size is None:
-            fields = {key: _field(value) for key, value in fields.items()}
             batch_size = _rows(fields)
         super().__init__(fields, batch_size=batch_size, **options)
 

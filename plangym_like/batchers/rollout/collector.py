@@ -24,8 +24,8 @@ from plangym_like.batchers.rollout.fragment import (
     InfoColumns,
     Inputs,
     State,
-    fragment_layout,
-    without_empty_rows,
+    StepViews,
+    join_finals,
 )
 from plangym_like.batchers.stepping import EpisodeLanes
 from plangym_like.batchers.trees import (
@@ -39,7 +39,7 @@ from plangym_like.batchers.trees import (
     tensor_layout,
     to_device,
 )
-from plangym_like.batchers.weights import load_weights
+from plangym_like.batchers.weights import ActorWeights, load_weights
 from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.batchers.workers.group import Closable
 from plangym_like.errors import InputError
@@ -47,6 +47,27 @@ from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
 from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
+
+_NO_LANES: NDArray[np.intp] = np.empty(0, np.intp)
+
+
+class Collected(NamedTuple):
+    """A group's part of a fragment.
+
+    Attributes
+    ----------
+    memory : dict of tree of Tensor, or of array
+        The fields of a `Fragment`: ``obs`` and the other ``steps``, ``before``, ``hx``,
+        ``bootstrap`` and ``final``.
+    infos : dict
+        See `InfoColumns`.
+    version : int
+        The version of the actor's weights.
+    """
+
+    memory: dict[str, Any]
+    infos: Columns
+    version: int
 
 
 class Collector:
@@ -91,36 +112,26 @@ class Collector:
         self._streams = streams
         self._device = device
         self._beat = beat
-        self._layout: Any = None
+        self._buffer: FragmentBuffer | None = None
         self._is_halfway = False
 
-    def describe(self) -> Any:
-        """Begin the first episodes, and return the layout of a buffer.
+    def _prepare(self) -> FragmentBuffer:
+        """Begin the first episodes, call the actor to learn what it returns, and make the buffer.
 
-        The actor is called to find out what it returns. Fragments that are collected later are the
-        same as without this call.
-
-        Raises
-        ------
-        InputError
-            The actor's output has the wrong structure or shape.
+        The random generators that the actor draws from are set back.
         """
-        if self._layout is not None:
-            return self._layout
         with self._streams.in_place():
             obs = self._episodes.begin(self._lane_seeds, states=self._states)
         self._place_at_beginnings(obs)
-        with self._streams.in_place(keep=False), torch.no_grad():
+        with self._streams.in_place(), without_trace(), torch.no_grad():
             actor = self._probe_actor((self._obs, self._act, self._rew, self._fin))
-        self._layout = fragment_layout(
-            self._options,
+        return FragmentBuffer(
+            self._options.n_steps,
             self.lanes.num_lanes,
             observation=tensor_layout(self.lanes.observation_layout),
             action=tensor_layout(self.lanes.action_layout),
             actor=actor,
-            hx=tree_map(lambda state: Leaf(tuple(state.shape), state.dtype), self._hx),
         )
-        return self._layout
 
     def _place_at_beginnings(self, obs: Any) -> None:
         """Set the actor's inputs to `obs`, the first observations of new episodes in all lanes."""
@@ -206,26 +217,22 @@ class Collector:
     def _on_device(self, tree: Any) -> Any:
         return tree if self._device is None else to_device(tree, self._device)
 
-    def collect(self, buffer: FragmentBuffer, version: int) -> Columns:
-        """Fill `buffer` with the next steps of all lanes.
+    def collect(self, version: int) -> Collected:
+        """Collect the next steps of all lanes; `version` is the version of the actor's weights.
 
-        `version` is the version of the actor's weights.
+        The tensors of observations and steps are overwritten by the next call.
 
         If the last call was interrupted (for example by Ctrl-C), the states of the lanes are
         unknown, so all lanes begin new episodes.
 
-        Returns
-        -------
-        dict of path to array ``(T, B, ...)``
-            The numbers in the environments' infos; see `InfoColumns`.
-
         Raises
         ------
         InputError
-            The actor's output does not have the form of its first output, or the environments have
-            been used elsewhere.
+            The actor's output has the wrong structure or shape, or not the form of its first
+            output; or the environments have been used elsewhere.
         """
-        self.describe()
+        if self._buffer is None:
+            self._buffer = self._prepare()
         if not self._is_halfway:
             self.lanes.check_not_used_elsewhere()
         with self._streams.in_place(), torch.no_grad():
@@ -235,16 +242,18 @@ class Collector:
                     self._hx = self._reset_hx(slice(None), self._hx)
             self._is_halfway = True
             infos = InfoColumns(self._options.n_steps, self.lanes.num_lanes)
-            self._collect(buffer, version, infos)
+            memory = self._collect(self._buffer, infos)
             self._is_halfway = False
-        return infos.columns
+        return Collected(memory, infos.columns, version)
 
-    def _collect(self, buffer: FragmentBuffer, version: int, infos: InfoColumns) -> None:
-        actor, episodes, memory = self._actor, self._episodes, buffer.memory
+    def _collect(self, buffer: FragmentBuffer, infos: InfoColumns) -> dict[str, Any]:
+        actor, episodes = self._actor, self._episodes
         notes_infos = self._options.infos
-        self._write_beginning(buffer, version)
-        before = memory["before"]
-        act, rew, fin, hx = before["act"], before["rew"], before["fin"], self._hx
+        copy_to(buffer.rows[0].obs, self._obs)
+        before = {"act": self._act, "rew": self._rew, "fin": self._fin}
+        act, rew, fin, hx = *before.values(), self._hx
+        # The first has no episodes, but the shapes and dtypes.
+        finals = [self._final(buffer, 0, _NO_LANES, hx)] if self._options.keep_final else []
         episodes.running = previous = None
         for t, row in enumerate(buffer.rows):
             self._beat()
@@ -262,32 +271,33 @@ class Collector:
             ended = episodes.step(row.actions, row.outcome, previous)
             if notes_infos:
                 self._note_infos(infos, t)
+            if len(ended) and self._options.keep_final:
+                finals.append(self._final(buffer, t, ended, hx))
             if len(ended) or episodes.running is not None:
-                hx = self._end_episodes(buffer, t, ended, hx)
+                hx = self._end_episodes(row, ended, hx)
             previous = row.outcome
-        # Cloned, since the actor may have returned views of its inputs.
-        self._hx, self._obs = clone_tree(hx), clone_tree(buffer.last_obs)
-        self._act, self._rew, self._fin = clone_tree(act), rew.clone(), fin.clone()
-        if "value" in memory["steps"]["actor"]:
+        bootstrap = torch.zeros_like(_values(buffer)[:1])
+        if "value" in buffer.steps["actor"]:
             value = self._ask(actor.value, (buffer.last_obs, act, rew, fin), hx)
-            _copy(memory["bootstrap"], value, "value")
+            _copy(bootstrap, value, "value")
+        first_hx = self._hx
+        # Copied, since the actor may have returned views of its inputs.
+        self._hx = tree_map(torch.empty_like, first_hx)
+        _copy(self._hx, hx, "recurrent state")
+        self._obs = clone_tree(buffer.last_obs)
+        self._act, self._rew, self._fin = clone_tree(act), rew.clone(), fin.clone()
+        return {
+            "obs": buffer.obs,
+            "steps": buffer.steps,
+            "before": before,
+            "hx": to_device(first_hx, "cpu"),
+            "bootstrap": bootstrap,
+            "final": join_finals(finals) if finals else None,
+        }
 
-    def _write_beginning(self, buffer: FragmentBuffer, version: int) -> None:
-        memory = buffer.memory
-        copy_to(buffer.rows[0].obs, self._obs)
-        copy_to(memory["before"], {"act": self._act, "rew": self._rew, "fin": self._fin})
-        _copy(memory["hx"], self._hx, "recurrent state")
-        memory["version"].fill_(version)
-        buffer.begin()
-
-    def _end_episodes(
-        self, buffer: FragmentBuffer, t: int, ended: NDArray[np.intp], hx: Any
-    ) -> Any:
-        """Begin episodes in the lanes `ended`; return the recurrent state for step ``t + 1``."""
-        row = buffer.rows[t]
+    def _end_episodes(self, row: StepViews, ended: NDArray[np.intp], hx: Any) -> Any:
+        """Begin episodes in the lanes `ended`; return the recurrent state for the next step."""
         if len(ended):
-            if self._options.keep_final:
-                buffer.keep_final(t, ended, self._final_value(buffer, t, ended, hx), hx)
             self._episodes.restart(row.outcome.obs, ended)
         done = row.outcome.done
         if self._recurrent:
@@ -295,6 +305,22 @@ class Collector:
         if self._options.sticky:
             self._episodes.running = np.flatnonzero(~done)
         return hx
+
+    def _final(
+        self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any
+    ) -> Final:
+        """Return the last observations of `lanes`, whose episodes ended with step `t`."""
+        value = torch.zeros_like(_values(buffer)[0])
+        if (estimate := self._final_value(buffer, t, lanes, hx)) is not None:
+            value.copy_(estimate)
+        rows = torch.from_numpy(lanes)
+        return Final(
+            t=torch.full((len(lanes),), t),
+            lane=rows,
+            obs=as_tensors(take(buffer.rows[t].outcome.obs, lanes)),
+            value=value[rows],
+            hx=tree_map(lambda state: state.cpu()[:, rows], hx),
+        )
 
     def _final_value(
         self, buffer: FragmentBuffer, t: int, ended: NDArray[np.intp], hx: Any
@@ -310,7 +336,7 @@ class Collector:
         cut = outcome.truncated & ~outcome.terminated
         if not np.count_nonzero(cut[ended]):
             return None
-        obs = take(buffer.memory["obs"], slice(t + 1, t + 2))
+        obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
         with without_trace():
@@ -346,6 +372,12 @@ def _copy(rows: Any, value: Any, name: str) -> None:
         ) from error
 
 
+def _values(buffer: FragmentBuffer) -> torch.Tensor:
+    """Return the critic's estimates ``(T, B, ...)``; without a critic, the rewards."""
+    values: torch.Tensor = buffer.steps["actor"].get("value", buffer.steps["rew"])
+    return values
+
+
 def _aligned(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return flags.reshape(*flags.shape, *(1,) * (value.ndim - flags.ndim))
 
@@ -361,91 +393,6 @@ def _versions(tree: Any) -> list[int]:
 def _brief(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 200 else f"{text[:200]}..."
-
-
-class FragmentAssembler:
-    """Joins buffers and copies them to a device.
-
-    For a GPU, buffers are joined in page-locked memory and copied from there asynchronously. Torch
-    reuses that memory only when the copy is complete.
-
-    Parameters
-    ----------
-    options : FragmentOptions
-    device : torch.device or str, optional
-    pinned : bool
-        See `plangym_like.batchers.rollout.multi.rollout`.
-
-    Raises
-    ------
-    InputError
-        A GPU is needed, but torch finds none.
-    """
-
-    def __init__(
-        self,
-        options: FragmentOptions,
-        *,
-        device: torch.device | str | None,
-        pinned: bool = False,
-    ) -> None:
-        self._device = torch.device("cpu" if device is None else device)
-        self._pinned = pinned or self._device.type == "cuda"
-        if self._pinned and not torch.cuda.is_available():
-            raise InputError(
-                f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
-            )
-        self._options = options
-        self._infos = FragmentInfos()
-
-    def assemble(self, memories: Sequence[Any], infos: Sequence[Columns]) -> Fragment:
-        """Return one fragment, in new memory, with the lanes of all buffers side by side.
-
-        Parameters
-        ----------
-        memories : sequence of tree of Tensor
-            The memory of each `FragmentBuffer`.
-        infos : sequence of dict
-            The environments' infos that belong to each memory; see `InfoColumns`.
-        """
-        without_finals = [{**memory, "final": None} for memory in memories]
-        whole = tree_map(lambda *parts: self._join(parts), *without_finals)
-        steps = whole["steps"]
-        fragment = Fragment(
-            state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
-            actor=steps["actor"],
-            env=self._infos.join(infos, *memories[0]["steps"]["fin"].shape),
-            bootstrap=whole["bootstrap"],
-            hx=whole["hx"],
-            version=whole["version"][0],
-            before=Inputs(None, *(whole["before"][name] for name in ("act", "rew", "fin"))),
-            final=_join_finals(memories) if self._options.keep_final else None,
-            sticky=self._options.sticky,
-        )
-        if self._device.type == "cpu":
-            return fragment
-        return fragment.to(self._device, non_blocking=self._pinned)
-
-    def _join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Join tensors along dimension 1."""
-        if not self._pinned:
-            return torch.cat(tuple(parts), 1)
-        first = parts[0]
-        shape = (len(first), sum(part.shape[1] for part in parts), *first.shape[2:])
-        target = torch.empty(shape, dtype=first.dtype, pin_memory=True)
-        return torch.cat(tuple(parts), 1, out=target)
-
-
-def _join_finals(memories: Sequence[Any]) -> Final:
-    finals, first = [], 0
-    for memory in memories:
-        final = memory["final"]
-        rows = slice(0, int(final["count"]))
-        parts = take({name: final[name] for name in Final._fields}, rows)
-        finals.append({**parts, "lane": parts["lane"] + first})
-        first += memory["version"].shape[1]
-    whole = Final(**tree_map(lambda *parts: torch.cat(parts), *finals))
-    return whole._replace(hx=tree_map(lambda state: state.transpose(0, 1), whole.hx))
 
 
 @dataclass
@@ -480,13 +427,45 @@ class RolloutIterator(Closable):
     An error closes the iterator. Later calls of ``next`` raise `ClosedError`; they never end the
     caller's loop silently.
 
+    For a GPU, fragments are copied asynchronously from page-locked memory. Torch reuses that memory
+    only when the copy is complete.
+
+    Parameters
+    ----------
+    actor : BaseActorModule
+    options : FragmentOptions
+    device : torch.device or str, optional
+    pinned : bool
+        See `plangym_like.batchers.rollout.multi.rollout`.
+
     Attributes
     ----------
     stats : RolloutStats
+
+    Raises
+    ------
+    InputError
+        A GPU is needed, but torch finds none.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        actor: BaseActorModule,
+        options: FragmentOptions,
+        device: torch.device | str | None,
+        *,
+        pinned: bool = False,
+    ) -> None:
         self.stats = RolloutStats()
+        self._weights = ActorWeights(actor)
+        self._options = options
+        self._device = torch.device("cpu" if device is None else device)
+        self._pinned = pinned or self._device.type == "cuda"
+        if self._pinned and not torch.cuda.is_available():
+            raise InputError(
+                f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
+            )
+        self._infos = FragmentInfos()
 
     def __iter__(self) -> Self:
         return self
@@ -509,9 +488,36 @@ class RolloutIterator(Closable):
     @abc.abstractmethod
     def _next(self) -> Fragment: ...
 
+    def _assemble(self, parts: Sequence[Collected]) -> Fragment:
+        """Return one fragment, in new memory, with the lanes of all `parts` side by side."""
+        memories = [as_tensors(part.memory) for part in parts]
+        finals, first = [], 0
+        for memory in memories:
+            if (final := memory.pop("final")) is not None:
+                finals.append(final._replace(lane=final.lane + first))
+            first += memory["bootstrap"].shape[1]
+        whole = tree_map(self._join, *memories)
+        steps, before = whole["steps"], whole["before"]
+        num_lanes = first // len(parts)
+        fragment = Fragment(
+            state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
+            actor=steps["actor"],
+            env=self._infos.join([part.infos for part in parts]),
+            bootstrap=whole["bootstrap"],
+            hx=whole["hx"],
+            version=torch.tensor([part.version for part in parts]).repeat_interleave(num_lanes),
+            before=Inputs(None, before["act"], before["rew"], before["fin"]),
+            final=join_finals(finals) if finals else None,
+            sticky=self._options.sticky,
+        )
+        if self._device.type == "cpu":
+            return fragment
+        return fragment.to(self._device, non_blocking=self._pinned)
 
-# The name of the actor's weights, for `GroupContext.load`.
-ACTOR = "actor"
+    def _join(self, *parts: torch.Tensor) -> torch.Tensor:
+        """Join tensors along dimension 1."""
+        whole = torch.cat(parts, 1)
+        return whole.pin_memory() if self._pinned else whole
 
 
 @dataclass(frozen=True)
@@ -527,24 +533,6 @@ class RolloutPlan:
     close: bool
 
 
-class Collected(NamedTuple):
-    """A group's part of a fragment.
-
-    Attributes
-    ----------
-    memory : tree of array
-        The memory of a `FragmentBuffer`.
-    infos : dict
-        See `InfoColumns`.
-    version : int
-        The version of the actor's weights.
-    """
-
-    memory: Any
-    infos: Columns
-    version: int
-
-
 class RolloutWorker:
     """Collects the fragments of one group, on request."""
 
@@ -555,7 +543,6 @@ class RolloutWorker:
             self._lanes = lanes_from(plan.factory, count)
         self._plan = plan
         self._context = context
-        self._buffer: FragmentBuffer | None = None
         # A copy, since one process may host several groups and the owner's actor.
         self._actor = copy.deepcopy(plan.actor)
         self._version = -1
@@ -573,16 +560,13 @@ class RolloutWorker:
 
     def collect(self) -> Collected:
         """Collect the next fragment with the newest weights."""
-        if (newer := self._context.load(ACTOR, self._version)) is not None:
+        if (newer := self._context.load(self._version)) is not None:
             self._version, weights = newer
             load_weights(self._actor, weights)
-        if self._buffer is None:
-            self._buffer = FragmentBuffer(empty(self._collector.describe(), ()))
-        infos = self._collector.collect(self._buffer, self._version)
-        memory = without_empty_rows(self._buffer.memory)
+        part = self._collector.collect(self._version)
         # In a worker process, the memory is copied when the result is sent.
-        memory = memory if self._context.own_process else clone_tree(memory)
-        return Collected(as_arrays(memory), infos, self._version)
+        memory = part.memory if self._context.own_process else clone_tree(part.memory)
+        return part._replace(memory=as_arrays(memory))
 
     def close(self) -> None:
         """Close the environments, unless the user gave ``close=False``."""

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.stepping import Outcome
 from plangym_like.batchers.trees import (
-    TimeBuffer,
     as_arrays,
     as_observation,
     as_torch_dtype,
     as_transitions,
+    empty,
     merged,
     to_device,
 )
 from plangym_like.errors import InputError
-from plangym_like.vector.tree import Leaf, as_numbers, take, tree_map, with_axes
+from plangym_like.vector.tree import Leaf, as_numbers, take, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -232,7 +232,13 @@ class Fragment(NamedTuple):
         return moved._replace(sticky=self.sticky)
 
 
-_FLAGS = ("fin", "terminated", "truncated")
+def join_finals(finals: Sequence[Final]) -> Final:
+    """Return all episodes of `finals` as one `Final`."""
+    whole: Final = tree_map(
+        lambda *parts: torch.cat(parts), *(final._replace(hx=None) for final in finals)
+    )
+    hx = tree_map(lambda *states: torch.cat(states, 1), *(final.hx for final in finals))
+    return whole._replace(hx=hx)
 
 
 class FragmentOptions(NamedTuple):
@@ -242,65 +248,6 @@ class FragmentOptions(NamedTuple):
     sticky: bool
     keep_final: bool
     infos: bool
-
-
-def fragment_layout(
-    options: FragmentOptions,
-    n_lanes: int,
-    *,
-    observation: Any,
-    action: Any,
-    actor: Any,
-    hx: Any,
-) -> Any:
-    """Return the layout of one buffer, a tree of `Leaf`.
-
-    `observation`, `action` and `actor` are the layouts of one step of one lane. `hx` is the layout
-    of the recurrent state of all lanes, which are along the second dimension.
-    """
-
-    def rows(steps: int, layout: Any) -> Any:
-        return with_axes(layout, (steps, n_lanes))
-
-    flag, number = Leaf((), torch.bool), Leaf((), torch.int64)
-    reward = Leaf((), torch.float32)
-    value = actor.get("value", reward)
-    n_steps = options.n_steps
-    most = n_steps * n_lanes if options.keep_final else 0
-
-    def lane_first(leaf: Leaf) -> Leaf:
-        return Leaf((most, leaf.shape[0], *leaf.shape[2:]), leaf.dtype)
-
-    step = {
-        "act": action,
-        "rew": reward,
-        **dict.fromkeys(_FLAGS, flag),
-        "stepno": number,
-        "actor": actor,
-    }
-    return {
-        "obs": rows(n_steps + 1, observation),
-        "steps": rows(n_steps, step),
-        "bootstrap": rows(1, value),
-        "hx": hx,
-        "version": rows(1, number),
-        "before": rows(1, {"act": action, "rew": reward, "fin": flag}),
-        "final": {
-            "count": Leaf((1,), torch.int64),
-            "t": Leaf((most,), torch.int64),
-            "lane": Leaf((most,), torch.int64),
-            "obs": with_axes(observation, (most,)),
-            "value": with_axes(value, (most,)),
-            "hx": tree_map(lane_first, hx),
-        },
-    }
-
-
-def without_empty_rows(memory: Any) -> Any:
-    """Return the memory of a buffer without the unused rows of `final`."""
-    final = dict(memory["final"])
-    count = final.pop("count")
-    return {**memory, "final": {"count": count, **take(final, slice(0, int(count)))}}
 
 
 class StepViews(NamedTuple):
@@ -328,79 +275,53 @@ class StepViews(NamedTuple):
 
 
 class FragmentBuffer:
-    """The memory of one fragment, and views of each step. The constructor makes all views.
+    """The memory for the steps of one fragment, and views of each step.
 
     Parameters
     ----------
-    memory : tree of CPU Tensor
-        Tensors of the layout that `fragment_layout` returns.
+    num_steps, num_lanes : int
+    observation, action, actor : tree of Leaf
+        The layouts of one observation, one action and one info of the actor, for one lane.
 
     Attributes
     ----------
-    memory : tree of Tensor
+    obs : tree of CPU Tensor ``(T + 1, B, ...)``
+    steps : dict of tree of CPU Tensor ``(T, B, ...)``
+        The actions, rewards, flags, numbers of steps and the actor's infos.
     rows : list of StepViews
     last_obs : tree of Tensor ``(1, B, ...)``
         The observations after the last step.
     """
 
-    def __init__(self, memory: Any) -> None:
-        self.memory = memory
-        steps = TimeBuffer(memory["steps"])
-        obs, tensors, arrays = TimeBuffer(memory["obs"]), steps.tensors, steps.arrays
+    def __init__(
+        self, num_steps: int, num_lanes: int, *, observation: Any, action: Any, actor: Any
+    ) -> None:
+        step = {
+            "act": action,
+            "rew": Leaf((), torch.float32),
+            **dict.fromkeys(("fin", "terminated", "truncated"), Leaf((), torch.bool)),
+            "stepno": Leaf((), torch.int64),
+            "actor": actor,
+        }
+        self.steps = steps = empty(step, (num_steps, num_lanes))
+        self.obs = obs = empty(observation, (num_steps + 1, num_lanes))
+        arrays, obs_arrays = as_arrays(steps), as_arrays(obs)
 
         def row(t: int) -> StepViews:
             now = slice(t, t + 1)
             return StepViews(
-                obs=take(obs.tensors, now),
-                **take({name: tensors[name] for name in ("act", "rew", "fin", "actor")}, now),
+                obs=take(obs, now),
+                **take({name: steps[name] for name in ("act", "rew", "fin", "actor")}, now),
                 actions=take(arrays["act"], t),
                 outcome=Outcome(
-                    take(obs.arrays, t + 1),
+                    take(obs_arrays, t + 1),
                     *(arrays[name][t] for name in ("rew", "terminated", "truncated", "fin")),
                 ),
                 stepno=arrays["stepno"][t],
             )
 
-        self.rows = [row(t) for t in range(steps.capacity)]
-        self.last_obs = take(obs.tensors, slice(-1, None))
-        self._final = as_arrays(memory["final"])
-        self._num_final = 0
-
-    def begin(self) -> None:
-        """Discard the final observations of the previous fragment."""
-        self._num_final = self._final["count"][0] = 0
-
-    def keep_final(
-        self, t: int, lanes: NDArray[np.intp], value: torch.Tensor | None, hx: Any
-    ) -> None:
-        """Keep the last observations of `lanes`, whose episodes ended with step `t`.
-
-        Parameters
-        ----------
-        value : Tensor ``(B, ...)``, optional
-            The critic's estimates for all lanes; ``None`` means zeros.
-        hx : tree of Tensor
-            The recurrent state of all lanes.
-        """
-        final, start = self._final, self._num_final
-        stop = self._num_final = start + len(lanes)
-        final["t"][start:stop] = t
-        final["lane"][start:stop] = lanes
-
-        def keep_obs(rows: NDArray[Any], obs: NDArray[Any]) -> None:
-            rows[start:stop] = obs[lanes]
-
-        tree_map(keep_obs, final["obs"], self.rows[t].outcome.obs)
-        if value is None:
-            final["value"][start:stop] = 0
-        else:
-            self.memory["final"]["value"][start:stop] = value[lanes]
-
-        def keep_state(rows: torch.Tensor, state: torch.Tensor) -> None:
-            rows[start:stop] = state.cpu()[:, lanes].transpose(0, 1)
-
-        tree_map(keep_state, self.memory["final"]["hx"], hx)
-        final["count"][0] = stop
+        self.rows = [row(t) for t in range(num_steps)]
+        self.last_obs = take(obs, slice(-1, None))
 
 
 # Infos of environments
@@ -476,18 +397,16 @@ class FragmentInfos:
     """
 
     def __init__(self) -> None:
-        # For each key, zeros in the form of one value.
-        self._known: Columns = {}
+        # For each key, the column of a group whose infos lack it.
+        self._blanks: Columns = {}
 
-    def join(self, groups: Sequence[Columns], num_steps: int, num_lanes: int) -> dict[Any, Any]:
+    def join(self, groups: Sequence[Columns]) -> dict[Any, Any]:
         """Return the infos of all groups as a tree of tensors ``(T, B, ...)``.
 
         Parameters
         ----------
         groups : sequence of dict
             The `InfoColumns.columns` of each group.
-        num_steps, num_lanes : int
-            T, and the number of lanes of each group.
 
         Raises
         ------
@@ -495,21 +414,16 @@ class FragmentInfos:
             The shapes of two groups or fragments differ, or a key leads to a number here and to
             more keys there.
         """
-        for columns in groups:
-            for path, column in columns.items():
-                known = self._known.get(path, np.zeros(column.shape[2:], column.dtype))
-                if known.shape != column.shape[2:]:
-                    raise _other_shape(path, known.shape, column.shape[2:])
-                self._known[path] = known.astype(np.result_type(known.dtype, column.dtype))
+        for path, column in (pair for columns in groups for pair in columns.items()):
+            blank = self._blanks.setdefault(path, np.zeros_like(column))
+            if blank.shape != column.shape:
+                raise _other_shape(path, blank.shape[2:], column.shape[2:])
         tree: dict[Any, Any] = {}
-        for path, known in self._known.items():
-            parts = [
-                columns[path]
-                if path in columns
-                else np.zeros((num_steps, num_lanes, *known.shape), known.dtype)
-                for columns in groups
-            ]
-            whole = np.concatenate(parts, 1).astype(known.dtype, copy=False)
+        for path, blank in self._blanks.items():
+            parts = [columns.get(path, blank) for columns in groups]
+            # The blank column has no rows here, but the dtype of earlier fragments.
+            whole = np.concatenate([blank[:, :0], *parts], 1)
+            self._blanks[path] = np.zeros_like(blank, whole.dtype)
             _put(tree, path, torch.from_numpy(whole))
         return tree
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -21,7 +22,7 @@ from plangym_like.batchers.weights import VersionedTree
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.sites import check_resources
 from plangym_like.errors import InputError
-from plangym_like.execution.known_ids import know, known_ids
+from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.processes.start_methods import check_start_method
 from plangym_like.results import Future
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
@@ -102,38 +103,6 @@ class Workers:
         return self.ray if isinstance(self.ray, Mapping) else {}
 
 
-@dataclass(frozen=True)
-class Hosting:
-    """The objects that workers host.
-
-    Attributes
-    ----------
-    make_object : callable
-        Given a `GroupContext`, returns the object of its group.
-    num_groups : int
-    workers : Workers
-    name : str
-        What to call workers in error messages; the number of the worker is appended.
-    preload : sequence of str
-        Modules that all workers use; a fork server imports them once.
-    """
-
-    make_object: Callable[[GroupContext], Any]
-    num_groups: int
-    workers: Workers
-    name: str
-    preload: Sequence[str] = ()
-
-    def count_workers(self, num_cores: int) -> int:
-        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
-        wanted = num_cores if self.workers.n is None else self.workers.n
-        return min(wanted, self.num_groups)
-
-    def groups_of(self, worker: int, num_workers: int) -> list[int]:
-        """Return the groups that `worker` hosts if there are `num_workers` workers."""
-        return list(range(worker, self.num_groups, num_workers))
-
-
 # In the worker
 
 
@@ -144,21 +113,6 @@ def control_layout(num_groups: int) -> Any:
 
 class StoppedError(Exception):
     """Raised in a job to end it early, because the owner is closing its workers."""
-
-
-class WorkerMemory:
-    """What the owner shares with a worker, or sends to it.
-
-    Attributes
-    ----------
-    control : tree of Tensor or None
-        Memory of the layout `control_layout`; ``None`` if the worker is the owner's process.
-    published : dict of str to VersionedTree
-    """
-
-    def __init__(self) -> None:
-        self.control: Any = None
-        self.published: dict[str, VersionedTree] = {}
 
 
 class GroupContext:
@@ -172,10 +126,10 @@ class GroupContext:
         Whether the worker has a separate process. If not, it runs in the owner's process.
     """
 
-    def __init__(self, group: int, memory: WorkerMemory, *, own_process: bool) -> None:
+    def __init__(self, group: int, host: HostedObjects) -> None:
         self.group = group
-        self.own_process = own_process
-        self._memory = memory
+        self.own_process = host.own_process
+        self._host = host
         self._beats: memoryview | None = None
         self._stop: memoryview | None = None
 
@@ -188,7 +142,7 @@ class GroupContext:
             The owner is closing its workers.
         """
         if self._beats is None or self._stop is None:
-            control = self._memory.control
+            control = self._host.control
             if control is None:
                 return
             self._beats = memoryview(control["beats"].numpy())
@@ -197,12 +151,13 @@ class GroupContext:
         if self._stop[0]:
             raise StoppedError("the workers are being closed")
 
-    def load(self, name: str, known: int) -> tuple[int, Any] | None:
-        """Return the version and a copy of what the owner has published as `name`.
+    def load(self, known: int) -> tuple[int, Any] | None:
+        """Return the version and a copy of the tree that the owner has published.
 
-        Return ``None`` if the version is `known`.
+        Return ``None`` if the version is `known`, or if nothing has been published.
         """
-        return self._memory.published[name].read(known)
+        published = self._host.published
+        return None if published is None else published.read(known)
 
 
 class HostedObjects:
@@ -213,28 +168,37 @@ class HostedObjects:
     make_object : callable
         Given a `GroupContext`, returns the object of its group.
     groups : sequence of int
-    memory : WorkerMemory, optional
     own_process : bool
         Whether the process does nothing but host these objects. If so, torch uses one thread.
+
+    Attributes
+    ----------
+    own_process : bool
+    control : tree of Tensor or None
+        Memory of the layout `control_layout`, which is shared with the owner's process, or read for
+        it; ``None`` in that process itself.
+    published : VersionedTree or None
+        What the owner has published.
     """
 
     def __init__(
         self,
         make_object: Callable[[GroupContext], Any],
         groups: Sequence[int],
-        memory: WorkerMemory | None = None,
         *,
         own_process: bool = True,
+        control: Any = None,
     ) -> None:
         if own_process:
             torch.set_num_threads(1)
-        self._own_process = own_process
-        self.memory = WorkerMemory() if memory is None else memory
+        self.own_process = own_process
+        self.control = control
+        self.published: VersionedTree | None = None
         self._objects: dict[int, Any] = {}
         self._failure: BaseException | None = None
         trials = KnownTrials()
         for group in groups:
-            context = GroupContext(group, self.memory, own_process=own_process)
+            context = GroupContext(group, self)
             try:
                 with trials_shared(trials):
                     self._objects[group] = self._guarded(make_object, context)
@@ -243,13 +207,13 @@ class HostedObjects:
                     self.close()
                 raise
 
-    def attach(self, kind: str, name: str, layout: Any, *, fds: Sequence[int]) -> None:
+    def attach(self, kind: str, layout: Any, *, fds: Sequence[int]) -> None:
         """Map shared memory. If this fails, every later `call` fails too.
 
         Parameters
         ----------
         kind : {"control", "published"}
-            The attribute of `WorkerMemory` that it belongs to.
+            The attribute that it belongs to.
         """
         (fd,) = fds
         try:
@@ -260,11 +224,11 @@ class HostedObjects:
             self._failure = error
             raise
         if kind == "control":
-            self.memory.control = tree
+            self.control = tree
             return
-        if name in self.memory.published:
-            self.memory.published[name].close()
-        self.memory.published[name] = VersionedTree(tree, lock)
+        if self.published is not None:
+            self.published.close()
+        self.published = VersionedTree(tree, lock)
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """Call `method` on the object of `group`, and return its result."""
@@ -283,7 +247,7 @@ class HostedObjects:
         except StopIteration as error:
             raise RuntimeError("an environment, actor or factory raised StopIteration") from error
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            if not self._own_process:
+            if not self.own_process:
                 raise
             raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
 
@@ -303,6 +267,11 @@ class Backend(abc.ABC):
 
     Worker ``g % num_workers`` hosts the object of group g.
 
+    Parameters
+    ----------
+    make_object, num_groups, workers, name, preload
+        See `WorkerGroup`.
+
     Attributes
     ----------
     num_workers : int
@@ -313,8 +282,29 @@ class Backend(abc.ABC):
     num_workers = 1
     start_seconds = 60.0
 
-    def __init__(self, hosting: Hosting) -> None:
-        self.hosting = hosting
+    def __init__(
+        self,
+        make_object: Callable[[GroupContext], Any],
+        num_groups: int,
+        workers: Workers,
+        name: str,
+        preload: Sequence[str],
+    ) -> None:
+        self.make_object, self.num_groups = make_object, num_groups
+        self.options, self.name, self.preload = workers, name, preload
+        self.start()
+
+    def start(self) -> None:
+        """Start the workers."""
+
+    def count_workers(self, num_cores: int) -> int:
+        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
+        wanted = num_cores if self.options.n is None else self.options.n
+        return min(wanted, self.num_groups)
+
+    def groups_of(self, worker: int) -> list[int]:
+        """Return the groups that `worker` hosts."""
+        return list(range(worker, self.num_groups, self.num_workers))
 
     @property
     def pids(self) -> list[int]:
@@ -330,7 +320,7 @@ class Backend(abc.ABC):
         """Return whether the worker is known to have made its objects."""
 
     @abc.abstractmethod
-    def publish(self, name: str, tree: Any, version: int) -> None:
+    def publish(self, tree: Any, version: int) -> None:
         """Let jobs load `tree` from now on; see `WorkerGroup.publish`."""
 
     @abc.abstractmethod
@@ -369,9 +359,8 @@ class LocalBackend(Backend):
     All objects are made when `wait` executes the first call.
     """
 
-    def __init__(self, hosting: Hosting) -> None:
-        super().__init__(hosting)
-        self._memory = WorkerMemory()
+    def start(self) -> None:
+        self._published: VersionedTree | None = None
         self._hosted: HostedObjects | None = None
         self._calls: list[tuple[int, str, tuple[Any, ...], concurrent.futures.Future[Any]]] = []
 
@@ -381,8 +370,8 @@ class LocalBackend(Backend):
     def is_ready(self, worker: int) -> bool:
         return True
 
-    def publish(self, name: str, tree: Any, version: int) -> None:
-        self._memory.published[name] = VersionedTree.of(tree, version)
+    def publish(self, tree: Any, version: int) -> None:
+        self._published = VersionedTree.of(tree, version)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -405,10 +394,9 @@ class LocalBackend(Backend):
         torch.set_num_threads(1)
         try:
             if self._hosted is None:
-                groups = range(self.hosting.num_groups)
-                self._hosted = HostedObjects(
-                    self.hosting.make_object, groups, self._memory, own_process=False
-                )
+                groups = range(self.num_groups)
+                self._hosted = HostedObjects(self.make_object, groups, own_process=False)
+            self._hosted.published = self._published
             group, method, args = call
             future.set_result(self._hosted.call(group, method, *args))
         except Exception as error:
@@ -423,19 +411,20 @@ class LocalBackend(Backend):
             hosted.close()
 
 
-class ObjectMaker:
-    """Makes the objects of a worker, with the settings of the process that started the worker.
+def with_settings_of_here(
+    make_object: Callable[[GroupContext], Any],
+) -> Callable[[GroupContext], Any]:
+    """Return `make_object` for another process, where it gets the settings of this process.
 
     The settings are the registered ids, which decide what environments a factory makes, and torch's
     default dtype (one of `KnownIds`) and precision, which decide how an actor computes.
     """
+    return partial(_make, known_ids(), torch.get_float32_matmul_precision(), make_object)
 
-    def __init__(self, make_object: Callable[[GroupContext], Any]) -> None:
-        self._make_object = make_object
-        self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
 
-    def __call__(self, context: GroupContext) -> Any:
-        """Return the object of a group; runs in the worker."""
-        know(self._ids)
-        torch.set_float32_matmul_precision(self._precision)
-        return self._make_object(context)
+def _make(
+    ids: KnownIds, precision: str, make_object: Callable[[GroupContext], Any], context: GroupContext
+) -> Any:
+    know(ids)
+    torch.set_float32_matmul_precision(precision)
+    return make_object(context)

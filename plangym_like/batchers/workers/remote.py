@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-import copy
 import os
 import pickle
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,8 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from plangym_like.batchers.trees import (
-    as_arrays,
-    as_tensors,
     empty,
     layout_of_tensors,
     tensor_over,
@@ -30,10 +25,8 @@ from plangym_like.batchers.workers.backend import (
     Call,
     GroupContext,
     HostedObjects,
-    Hosting,
-    ObjectMaker,
-    WorkerMemory,
     control_layout,
+    with_settings_of_here,
 )
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.node_actor import enter_worker_context, worker_context
@@ -65,30 +58,27 @@ class Shipment(NamedTuple):
     ----------
     content : bytes
         The result, pickled without its arrays.
-    arrays : list of bytearray, or list of int
-        The bytes of the arrays; or their numbers of bytes, if they are in the lent memory.
+    sizes : list of int
+        The numbers of bytes of the arrays.
+    arrays : list of bytearray, optional
+        The arrays, or ``None`` if they are in the lent memory.
     """
 
     content: bytes
-    arrays: Any
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether the arrays are in the lent memory."""
-        return bool(self.arrays) and isinstance(self.arrays[0], int)
+    sizes: Sequence[int] = ()
+    arrays: Sequence[bytearray] | None = ()
 
     def nbytes(self) -> int:
         """Return how much memory the arrays need."""
-        sizes = self.arrays if self.is_in_memory else map(len, self.arrays)
-        return sum(map(_padded, sizes))
+        return sum(map(_padded, self.sizes))
 
     def open(self, memory: NDArray[np.uint8] | None) -> Any:
         """Return the result; its arrays share the lent `memory`, if they are in it."""
-        arrays = self.arrays
-        if self.is_in_memory:
-            assert memory is not None
-            starts = np.cumsum([0, *map(_padded, arrays)]).tolist()
-            arrays = [memory[at : at + size] for at, size in zip(starts, arrays, strict=False)]
+        if self.arrays is not None:
+            return pickle.loads(self.content, buffers=self.arrays)
+        assert memory is not None
+        starts = np.cumsum([0, *map(_padded, self.sizes)]).tolist()
+        arrays = [memory[at : at + size] for at, size in zip(starts, self.sizes, strict=False)]
         return pickle.loads(self.content, buffers=arrays)
 
 
@@ -102,16 +92,16 @@ def ship(result: Any, memory: NDArray[np.uint8] | None) -> Shipment:
     try:
         content = pickle.dumps(result, 5, buffer_callback=buffers.append)
     except Exception:  # classes that the owner cannot import, which `dumps` pickles by value
-        return Shipment(dumps(result), [])
+        return Shipment(dumps(result))
     arrays = [np.frombuffer(each.raw(), np.uint8) for each in buffers]
-    nbytes = sum(_padded(array.size) for array in arrays)
-    if memory is None or not _MOST_SENT_NBYTES < nbytes <= memory.size:
-        return Shipment(content, [bytearray(array) for array in arrays])
+    shipment = Shipment(content, [array.size for array in arrays], None)
+    if memory is None or not _MOST_SENT_NBYTES < shipment.nbytes() <= memory.size:
+        return shipment._replace(arrays=[bytearray(array) for array in arrays])
     at = 0
     for array in arrays:
         memory[at : at + array.size] = array
         at += _padded(array.size)
-    return Shipment(content, [array.size for array in arrays])
+    return shipment
 
 
 class ProcessHost(HostedObjects):
@@ -137,13 +127,12 @@ class ProcessBackend(Backend):
     Workers are not replaced when they die, because the state of their objects is lost.
     """
 
-    def __init__(self, hosting: Hosting) -> None:
+    def start(self) -> None:
         check_can_start()
-        super().__init__(hosting)
-        start_method = hosting.workers.start_method
-        self.num_workers = hosting.count_workers(len(os.sched_getaffinity(0)))
+        start_method = self.options.start_method
+        self.num_workers = self.count_workers(len(os.sched_getaffinity(0)))
         self._memories: list[SharedArrays] = []
-        self._published: dict[str, tuple[SharedArrays, VersionedTree]] = {}
+        self._published: tuple[SharedArrays, VersionedTree] | None = None
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         # The memory for results: the size that the largest one needs, the blocks that are free for
@@ -152,31 +141,31 @@ class ProcessBackend(Backend):
         self._free: list[list[SharedBlock]] = [[] for _ in range(self.num_workers)]
         self._lent: dict[Call, tuple[int, SharedBlock | None]] = {}
         try:
-            preload = (*_PRELOAD, *hosting.preload)
+            preload = (*_PRELOAD, *self.preload)
             if start_method == "forkserver":
                 start_methods.warm_up(preload)
-            make_object = ObjectMaker(hosting.make_object)
+            make_object = with_settings_of_here(self.make_object)
             for number in range(self.num_workers):
-                groups = hosting.groups_of(number, self.num_workers)
+                groups = self.groups_of(number)
                 process = ExternalProcess(
                     partial(ProcessHost, make_object, groups),
                     start_method=start_method,
                     preload=preload,
-                    name=f"{hosting.name}-{number}",
+                    name=f"{self.name}-{number}",
                 )
                 self._workers.append(WorkerHandle(process, number))
             self._pool = WorkerPool(self._workers, counts=Stats())
-            self._control = self._share("control", "", control_layout(hosting.num_groups)).arrays
+            self._control = self._share("control", control_layout(self.num_groups)).arrays
         except BaseException:
             self.close(0.0)
             raise
 
-    def _share(self, kind: str, name: str, layout: Any) -> SharedArrays:
+    def _share(self, kind: str, layout: Any) -> SharedArrays:
         """Make shared memory, and let all workers map it; see `HostedObjects.attach`."""
         shared = SharedArrays(layout, tensor_over)
         self._memories.append(shared)
         for worker in self._workers:
-            worker.process.apply(HostedObjects.attach, kind, name, layout, fds=[shared.fd])
+            worker.process.apply(HostedObjects.attach, kind, layout, fds=[shared.fd])
         return shared
 
     @property
@@ -184,7 +173,7 @@ class ProcessBackend(Backend):
         return [worker.process.pid for worker in self._workers]
 
     def describe(self, worker: int) -> str:
-        return f"worker {self.hosting.name}-{worker} (pid {self._workers[worker].process.pid})"
+        return f"worker {self.name}-{worker} (pid {self._workers[worker].process.pid})"
 
     def is_ready(self, worker: int) -> bool:
         # Ignored here: if the constructor of an object raised, every call raises the same error.
@@ -192,18 +181,17 @@ class ProcessBackend(Backend):
             self._workers[worker].become_ready()
         return self._workers[worker].ready
 
-    def publish(self, name: str, tree: Any, version: int) -> None:
+    def publish(self, tree: Any, version: int) -> None:
         layout = {"version": Leaf((1,), torch.int64), "tree": layout_of_tensors(tree)}
-        shared, target = self._published.get(name, (None, None))
-        if shared is not None and shared.layout != layout:
+        if self._published is not None and self._published[0].layout != layout:
+            shared, _ = self._published
+            self._published = None
             self._memories.remove(shared)
             shared.close()
-            target = None
-        if target is None:
-            shared = self._share("published", name, layout)
-            target = VersionedTree(shared.arrays, shared.fd)
-            self._published[name] = shared, target
-        target.write(tree, version, self.hosting.workers.timeout)
+        if self._published is None:
+            shared = self._share("published", layout)
+            self._published = shared, VersionedTree(shared.arrays, shared.fd)
+        self._published[1].write(tree, version, self.options.timeout)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         worker = group % self.num_workers
@@ -230,7 +218,7 @@ class ProcessBackend(Backend):
             raise
         self._nbytes = max(self._nbytes, shipment.nbytes())
         _, block = self._lent[call]
-        if not shipment.is_in_memory:
+        if shipment.arrays is not None:
             self.release(call)
         return shipment.open(None if block is None else as_bytes(block.memory))
 
@@ -244,7 +232,7 @@ class ProcessBackend(Backend):
 
     def beats(self, worker: int) -> int:
         beats = self._control["beats"].tolist()
-        return sum(beats[group] for group in self.hosting.groups_of(worker, self.num_workers))
+        return sum(beats[group] for group in self.groups_of(worker))
 
     def close(self, timeout: float) -> None:
         if self._memories:
@@ -268,39 +256,10 @@ _CLOSE_SECONDS = 1.0
 _CONTROL_THREAD = "control"
 
 
-class Heartbeat(NamedTuple):
-    """The process id and node of an actor, and how often its objects have reported progress."""
+class RayHost:
+    """Hosts the objects of `groups` in a Ray actor, which shares no memory with the owner.
 
-    pid: int
-    node: str
-    beats: int
-
-
-class Update(NamedTuple):
-    """A published tree of arrays that an actor lacks, with its version."""
-
-    name: str
-    version: int
-    content: Any
-
-
-@dataclass(slots=True)
-class JobResult:
-    """The pickled value or error of a job."""
-
-    heartbeat: Heartbeat
-    value: bytes = b""
-    error: bytes | None = None
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu()
-
-
-class GroupActor:
-    """Hosts the objects of `groups`, and shares no memory with the owner.
-
-    One thread makes the objects and runs all methods except `heartbeat` and `stop`, which run in a
+    One thread makes the objects and runs all methods except `beats` and `stop`, which run in a
     second thread.
 
     Parameters
@@ -315,44 +274,50 @@ class GroupActor:
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
         self._recipe, self._groups = recipe, groups
-        self._node: str = ray_session.import_ray().util.get_node_ip_address()
-        self._memory = WorkerMemory()
-        self._memory.control = empty(control_layout(num_groups), ())
+        self._control = empty(control_layout(num_groups), ())
         self._hosted: HostedObjects | None = None
         self._failure: bytes | None = None
 
-    def make(self) -> JobResult:
-        """Make the hosted objects; if that fails, every later job fails with the same error."""
+    def make(self) -> tuple[int, str]:
+        """Make the hosted objects, and return the actor's process id and node.
+
+        If an object cannot be made, every later job fails with the same error.
+        """
         try:
             context, key, make_object = loads(self._recipe)
             enter_worker_context(**context)
             adopt_session_key(key)
-            self._hosted = HostedObjects(loads(make_object), self._groups, self._memory)
+            self._hosted = HostedObjects(
+                loads(make_object), self._groups, control=self._control
+            )
         except BaseException as error:
             self._failure = pack_exception(error, skip_frames=1)
-        return JobResult(self.heartbeat(), dumps(None), self._failure)
+        return os.getpid(), ray_session.import_ray().util.get_node_ip_address()
 
-    def call(self, group: int, method: str, args: bytes, *updates: Update) -> JobResult:
-        """Apply `updates` to the actor's memory, then call `method` on the object of `group`."""
-        hosted = self._hosted
-        if hosted is None:
-            return JobResult(self.heartbeat(), error=self._failure)
+    def call(
+        self, group: int, method: str, args: bytes, published: tuple[int, Any] | None
+    ) -> tuple[bytes, bytes | None]:
+        """Call `method` on the object of `group`; return the pickled result and any packed error.
+
+        `published` are the version and the published tree, if the actor lacks them.
+        """
         try:
-            for name, version, content in updates:
-                # Copied, because Ray's arrays are read-only.
-                tree = as_tensors(tree_map(copy.copy, content))
-                self._memory.published[name] = VersionedTree.of(tree, version)
-            return JobResult(self.heartbeat(), dumps(hosted.call(group, method, *loads(args))))
+            if self._hosted is None:
+                return b"", self._failure
+            if published is not None:
+                version, tree = published
+                self._hosted.published = VersionedTree.of(tree, version)
+            return dumps(self._hosted.call(group, method, *loads(args))), None
         except BaseException as error:
-            return JobResult(self.heartbeat(), error=pack_exception(error, skip_frames=1))
+            return b"", pack_exception(error, skip_frames=1)
 
-    def heartbeat(self) -> Heartbeat:
-        """Return the actor's process id, its node, and the progress of its objects."""
-        return Heartbeat(os.getpid(), self._node, int(self._memory.control["beats"].sum()))
+    def beats(self) -> int:
+        """Return how often the objects have reported progress."""
+        return int(self._control["beats"].sum())
 
     def stop(self) -> None:
         """End the current job at its next step."""
-        self._memory.control["stop"].fill_(1)
+        self._control["stop"].fill_(1)
 
     def close(self) -> None:
         """Close the objects, once the current job has ended."""
@@ -372,15 +337,13 @@ class RayBackend(Backend):
     # A cluster may have to start a node first, which takes minutes in a cloud.
     start_seconds = 600.0
 
-    def __init__(self, hosting: Hosting) -> None:
-        super().__init__(hosting)
-        options = hosting.workers.ray_options
+    def start(self) -> None:
+        options = self.options.ray_options
         self._actors: list[Any] = []
-        self._made: list[concurrent.futures.Future[Any]] = []
-        # The worker and the future of each unfinished call.
-        self._calls: dict[Any, tuple[int, concurrent.futures.Future[Any]]] = {}
-        # For each name, the version and a Ray reference to its `Update`.
-        self._updates: dict[str, tuple[int, Any]] = {}
+        # The worker of each call that has no result yet.
+        self._calls: dict[Call, int] = {}
+        # The published version, and a Ray reference to it and to the tree.
+        self._published: tuple[int, Any] = (-1, None)
         self._session: ray_session.RaySession | None = ray_session.join(options.get("address"))
         try:
             self._start_actors(options.get("resources"), options.get("runtime_env"))
@@ -391,125 +354,98 @@ class RayBackend(Backend):
     def _start_actors(
         self, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
     ) -> None:
-        ray, hosting, session = ray_session.import_ray(), self.hosting, self._session
+        ray, session = ray_session.import_ray(), self._session
         assert session is not None
-        self.num_workers = hosting.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
+        self.num_workers = self.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
         # A cluster that was started for this program has no other users: reserve no cores there.
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
-        actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
+        actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(RayHost)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
-        make_object = dumps_by_value(ObjectMaker(hosting.make_object))
+        make_object = dumps_by_value(with_settings_of_here(self.make_object))
         recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
         for worker in range(self.num_workers):
-            groups = hosting.groups_of(worker, self.num_workers)
-            self._actors.append(actor.remote(recipe, groups, hosting.num_groups))
-        # For each worker, the version that it has of each update.
-        self._seen: list[dict[str, int]] = [{} for _ in self._actors]
-        self._heartbeats: list[Heartbeat | None] = [None] * self.num_workers
-        self._heartbeat_refs: dict[Any, int] = {}
-        self._asked_at = [float("-inf")] * self.num_workers
-        self._made = [self._track(w, a.make.remote()) for w, a in enumerate(self._actors)]
-        self._ask_for_heartbeats()
-
-    def _track(self, worker: int, ref: Any) -> concurrent.futures.Future[Any]:
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._calls[ref] = worker, future
-        return future
+            groups = self.groups_of(worker)
+            self._actors.append(actor.remote(recipe, groups, self.num_groups))
+        # For each worker: the published version that it has, the process id and node, the latest
+        # count of heartbeats, and the reference to the next count.
+        self._known = [-1] * self.num_workers
+        self._made: list[Call] = [actor.make.remote().future() for actor in self._actors]
+        self._beats = [-1] * self.num_workers
+        self._next_beats = [self._ask_for_beats(worker) for worker in range(self.num_workers)]
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the actors that have reported theirs so far."""
-        return [heartbeat.pid for heartbeat in self._heartbeats if heartbeat is not None]
+        """The process ids of the actors that have made their objects."""
+        return [place[0] for place in map(self._place, range(self.num_workers)) if place]
+
+    def _place(self, worker: int) -> tuple[int, str] | None:
+        """Return the process id and node of an actor; ``None`` if they are not known yet."""
+        made = self._made[worker]
+        if not made.done() or made.exception() is not None:
+            return None
+        place: tuple[int, str] = made.result()
+        return place
 
     def describe(self, worker: int) -> str:
-        heartbeat = self._heartbeats[worker]
-        about = "not started by the cluster yet"
-        if heartbeat is not None:
-            about = f"pid {heartbeat.pid} on node {heartbeat.node}"
-        return f"worker {self.hosting.name}-{worker} ({about})"
+        place = self._place(worker)
+        about = "not ready yet" if place is None else f"pid {place[0]} on node {place[1]}"
+        return f"worker {self.name}-{worker} ({about})"
 
     def is_ready(self, worker: int) -> bool:
         return self._made[worker].done()
 
-    def publish(self, name: str, tree: Any, version: int) -> None:
-        update = Update(name, version, as_arrays(tree_map(_on_cpu, tree)))
-        self._updates[name] = version, ray_session.import_ray().put(update)
+    def publish(self, tree: Any, version: int) -> None:
+        content = version, tree_map(lambda tensor: tensor.detach().cpu(), tree)
+        self._published = version, ray_session.import_ray().put(content)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         worker = group % self.num_workers
-        seen, lacking = self._seen[worker], []
-        for name, (version, ref) in self._updates.items():
-            if seen.get(name) != version:
-                seen[name] = version
-                lacking.append(ref)
-        ref = self._actors[worker].call.remote(group, method, dumps(args), *lacking)
-        return self._track(worker, ref)
+        version, ref = self._published
+        lacking = ref if self._known[worker] != version else None
+        self._known[worker] = version
+        call: Call = self._actors[worker].call.remote(group, method, dumps(args), lacking).future()
+        self._calls[call] = worker
+        return call
+
+    def result(self, call: Call) -> Any:
+        worker = self._calls.pop(call)
+        try:
+            value, error = call.result()
+        except ray_session.import_ray().exceptions.RayError as death:
+            place, told = self._place(worker), " ".join(str(death).split())
+            raise WorkerDiedError(
+                f"{self.describe(worker)} has died, and its jobs are lost: {told}",
+                None if place is None else place[0],
+            ) from None
+        if error is not None:
+            raise unpack_exception(error)
+        return loads(value)
 
     def wait(self, seconds: float, group: int | None) -> None:
-        self._ask_for_heartbeats()
-        ray, refs = ray_session.import_ray(), [*self._calls, *self._heartbeat_refs]
-        if not refs:
-            time.sleep(seconds)
-            return
-        ready, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, seconds))
-        if ready and len(refs) > 1:
-            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-        for ref in ready:
-            if ref in self._heartbeat_refs:
-                worker = self._heartbeat_refs.pop(ref)
-                # Ignored here: if the actor has died, its jobs report that.
-                with suppress(ray.exceptions.RayError):
-                    self._heartbeats[worker] = ray.get(ref)
-            else:
-                worker, future = self._calls[ref]
-                if not future.done():
-                    self._receive(ref, worker, future)
-                # Removed last: otherwise, an interrupt could leave the job unfinished for ever.
-                del self._calls[ref]
+        running = [call for call in self._calls if not call.done()]
+        concurrent.futures.wait(running, max(0.0, seconds), concurrent.futures.FIRST_COMPLETED)
 
-    def _receive(self, ref: Any, worker: int, future: concurrent.futures.Future[Any]) -> None:
-        ray = ray_session.import_ray()
-        try:
-            result: JobResult = ray.get(ref)
-        except ray.exceptions.RayError as error:
-            future.set_exception(self._death(worker, error))
-            return
-        self._heartbeats[worker] = result.heartbeat
-        if result.error is not None:
-            future.set_exception(unpack_exception(result.error))
-        else:
-            future.set_result(loads(result.value))
-
-    def _death(self, worker: int, error: Exception) -> WorkerDiedError:
-        heartbeat, told = self._heartbeats[worker], " ".join(str(error).split())
-        return WorkerDiedError(
-            f"{self.describe(worker)} has died, and its jobs are lost: {told}",
-            None if heartbeat is None else heartbeat.pid,
-        )
-
-    def _ask_for_heartbeats(self) -> None:
-        """Request a heartbeat from each actor, unless one was requested recently."""
-        now = time.monotonic()
-        for worker, actor in enumerate(self._actors):
-            due = now - self._asked_at[worker] >= self.hosting.workers.timeout / 4
-            if due and worker not in self._heartbeat_refs.values():
-                self._asked_at[worker] = now
-                ref = actor.heartbeat.options(concurrency_group=_CONTROL_THREAD).remote()
-                self._heartbeat_refs[ref] = worker
+    def _ask_for_beats(self, worker: int) -> Any:
+        return self._actors[worker].beats.options(concurrency_group=_CONTROL_THREAD).remote()
 
     def beats(self, worker: int) -> int:
-        heartbeat = self._heartbeats[worker]
-        return -1 if heartbeat is None else heartbeat.beats
+        ray, ref = ray_session.import_ray(), self._next_beats[worker]
+        if ray.wait([ref], timeout=0)[0]:
+            # Ignored here: if the actor has died, its jobs report that.
+            with suppress(ray.exceptions.RayError):
+                self._beats[worker] = ray.get(ref)
+                self._next_beats[worker] = self._ask_for_beats(worker)
+        return self._beats[worker]
 
     def close(self, timeout: float) -> None:
         session, self._session = self._session, None
         if session is None:
             return
-        ray, actors, self._actors = ray_session.import_ray(), self._actors, []
+        ray, actors = ray_session.import_ray(), self._actors
         if ray.is_initialized():
             for actor in actors:
                 actor.stop.options(concurrency_group=_CONTROL_THREAD).remote()
-            ready = [actor for actor, made in zip(actors, self._made, strict=False) if made.done()]
+            ready = [actor for worker, actor in enumerate(actors) if self._place(worker)]
             closing = [actor.close.remote() for actor in ready]
             if closing:
                 seconds = min(timeout, _CLOSE_SECONDS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -17,15 +16,16 @@ from torch import Tensor
 
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import TimeBuffer, as_actions, named_leaves, tensor_layout
+from plangym_like.batchers.trees import as_actions, empty, named_leaves, tensor_layout
 from plangym_like.batchers.workspaces.agents import Agent
 from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import env_factory, make_envs, make_lanes
+from plangym_like.vector.memory import nbytes_of
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.tree import Leaf, is_leaf, tree_map, tree_unflatten
+from plangym_like.vector.tree import Leaf, is_leaf, tree_leaves, tree_map, tree_unflatten
 
 
 def make_env(
@@ -54,19 +54,8 @@ def make_env(
     return Autoreset(env) if autoreset else env
 
 
-# The fields of a row after the observation, with the names that workspaces use.
-MEASURES = {
-    "terminated": Leaf((), torch.bool),
-    "truncated": Leaf((), torch.bool),
-    "done": Leaf((), torch.bool),
-    "reward": Leaf((), torch.float32),
-    "cumulated_reward": Leaf((), torch.float32),
-    "timestep": Leaf((), torch.int64),
-}
-
-
 class EpisodeRow(NamedTuple):
-    """One row for all lanes: `obs`, a tree of arrays ``(B, ...)``, and the fields in `MEASURES`."""
+    """One row for all lanes: `obs` is a tree of arrays ``(B, ...)``, the others are ``(B,)``."""
 
     obs: Any
     terminated: NDArray[np.bool_]
@@ -77,8 +66,14 @@ class EpisodeRow(NamedTuple):
     timestep: NDArray[np.int64]
 
 
+_FLAG, _NUMBER = Leaf((), torch.bool), Leaf((), torch.float32)
+_MEASURES = (_FLAG, _FLAG, _FLAG, _NUMBER, _NUMBER, Leaf((), torch.int64))
+# Memory is allocated for several rows at once: so many, but at most so many bytes.
+_BLOCK_ROWS, _BLOCK_NBYTES = 32, 2**20
+
+
 class EpisodeRows:
-    """Steps lanes, and writes each step into an `EpisodeRow`, whose arrays must hold zeros before.
+    """Steps lanes, and returns the tensors of each step's `EpisodeRow`.
 
     Parameters
     ----------
@@ -109,6 +104,7 @@ class EpisodeRows:
         self.done = np.zeros(lanes.num_lanes, bool)
         self._rewards = np.zeros(lanes.num_lanes)
         self._returns = np.zeros(lanes.num_lanes)
+        self._blank: list[tuple[Sequence[Tensor], EpisodeRow]] = []
 
     def seed(self, seed: Sequence[int]) -> None:
         """Set the seed of the resets after episodes that begin in given states.
@@ -117,32 +113,46 @@ class EpisodeRows:
         """
         self._episodes = EpisodeLanes(self.lanes, seed)
 
-    def begin(
-        self,
-        seeds: Sequence[int] | None,
-        states: StartStates | None,
-        blank: Callable[[], EpisodeRow],
-    ) -> None:
-        """Begin an episode in every lane; see `EpisodeLanes.begin`.
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the tensors of a row; known once the first episodes have begun."""
+        layout = {"env_obs": self.lanes.observation_layout}
+        observed = [prefix + "/".join(path) for path, _ in named_leaves(layout)]
+        return observed + [prefix + name for name in EpisodeRow._fields[1:]]
 
-        Parameters
-        ----------
-        blank : callable
-            Returns the row to write. It is called when the layout of observations is known.
-        """
+    def _new_row(self) -> tuple[Sequence[Tensor], EpisodeRow]:
+        """Return the tensors of a row of zeros, and the row itself, which shares their memory."""
+        if not self._blank:
+            count, observed = self.lanes.num_lanes, tensor_layout(self.lanes.observation_layout)
+            layout = EpisodeRow(observed, *_MEASURES)  # type: ignore[arg-type]
+            nbytes = count * sum(map(nbytes_of, tree_leaves(layout)))
+            num_rows = min(_BLOCK_ROWS, max(1, _BLOCK_NBYTES // nbytes))
+            leaves = tree_leaves(empty(layout, (num_rows, count)))
+            tensors = zip(*leaves, strict=True)
+            arrays = zip(*(leaf.numpy() for leaf in leaves), strict=True)
+            if is_leaf(observed):  # the usual case, in less time than the general one
+                rows = list(map(EpisodeRow._make, arrays))
+            else:
+                rows = [tree_unflatten(layout, iter(own)) for own in arrays]
+            self._blank = list(zip(tensors, rows, strict=True))
+        return self._blank.pop()
+
+    def begin(self, seeds: Sequence[int] | None, states: StartStates | None) -> Sequence[Tensor]:
+        """Begin an episode in every lane; see `EpisodeLanes.begin`."""
         self.last = None
         first = self._episodes.begin(seeds, states=states)
-        row = blank()
+        tensors, row = self._new_row()
         tree_map(np.copyto, row.obs, first)
         self.done.fill(False)
         self._returns.fill(0.0)
         self.last = row
+        return tensors
 
-    def step(self, actions: Any, row: EpisodeRow) -> None:
+    def step(self, actions: Any) -> Sequence[Tensor]:
         """Step the lanes whose episodes have not ended; the others begin an episode or wait."""
         # `last` stays None if a lane raises, since some of the others have been stepped already.
         last, self.last = self.last, None
         assert last is not None
+        tensors, row = self._new_row()
         episodes, done = self._episodes, self.done
         outcome = Outcome(row.obs, self._rewards, row.terminated, row.truncated, done)
         if not self.keeps_last or not np.count_nonzero(done):
@@ -166,6 +176,7 @@ class EpisodeRows:
             episodes.restart(row.obs, ended)
             self._returns[ended] = 0.0
         self.last = row
+        return tensors
 
 
 class ParallelGymAgent(Agent):
@@ -268,12 +279,12 @@ class ParallelGymAgent(Agent):
         self._rows = EpisodeRows(
             lanes, autoreset=self.autoreset, include_last_state=include_last_state
         )
-        self._actions = list(_named(input_string, tensor_layout(lanes.action_layout)))
-        self._layout: dict[str, Leaf] = {}
-        self._buffer: TimeBuffer | None = None
-        # The time of the first row in the buffer, and the workspace that the buffer belongs to.
-        self._start = 0
-        self._whose: Callable[[], Workspace | None] = lambda: None
+        self._action_layout = tensor_layout(lanes.action_layout)
+        self._actions = [
+            ("/".join(path), leaf)
+            for path, leaf in named_leaves(self._action_layout, (input_string,))
+        ]
+        self._names: list[str] = []
         self._seeds: tuple[int, ...] | None = None
         # The device of this buffer is the device of the agent.
         self.register_buffer("_place", torch.empty(0), persistent=False)
@@ -313,23 +324,17 @@ class ParallelGymAgent(Agent):
         ended = rows.done.copy()
         if t == 0:
             self._rewind(workspace, t)
-            if rows.last is None:
-                # The buffer may hold a row that was not finished.
-                self._buffer = None
-            rows.begin(self._seeds, StartStates.of(states), lambda: self._blank(workspace, t))
+            row = rows.begin(self._seeds, StartStates.of(states))
+            self._seeds, self._names = None, rows.names(self.output)
         else:
             self._check_last_row(workspace, t - 1)
             values = (self._action(t - 1, *expected) for expected in self._actions)
-            actions = tree_unflatten(rows.lanes.action_layout, values)
+            actions = tree_unflatten(self._action_layout, values)
             self._rewind(workspace, t)
-            rows.step(actions, self._blank(workspace, t))
-        assert self._buffer is not None
-        self._buffer.num_steps += 1
-        workspace.extend(self._buffer, t, self._place.device)
+            row = rows.step(actions)
+        workspace.set_row(t, self._names, row, self._place.device)
         if self.reward_at_t:
             self._move_reward(workspace, t, ended)
-        if t == 0:
-            self._seeds = None
 
     def _rewind(self, workspace: Workspace, t: int) -> None:
         if workspace.has(self.output + "timestep", t):
@@ -353,56 +358,6 @@ class ParallelGymAgent(Agent):
                 f"episodes, but now they are {now} steps in: they have been stepped elsewhere "
                 "since. Continue where they are, or begin at time 0"
             )
-
-    def _blank(self, workspace: Workspace, t: int) -> EpisodeRow:
-        """Return the `EpisodeRow` into which the results of time `t` are to be written."""
-        buffer = self._buffer
-        if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
-            buffer = self._buffer = self._new_buffer(workspace, t)
-            self._whose = weakref.ref(workspace)
-        if buffer.num_steps == buffer.capacity:
-            buffer.make_room(2 * buffer.capacity)
-        arrays = buffer.row(buffer.num_steps)
-        observation = self._rows.lanes.observation_layout
-        if is_leaf(observation):
-            return EpisodeRow(*arrays)
-        parts = iter(arrays)
-        return EpisodeRow(tree_unflatten(observation, parts), *parts)
-
-    def _new_buffer(self, workspace: Workspace, t: int) -> TimeBuffer:
-        """Return a buffer for the rows from `t` on, with the earlier rows if they fit into it."""
-        if not self._layout:
-            observed = tensor_layout(self._rows.lanes.observation_layout)
-            layout = {"env_obs": observed, **MEASURES}
-            self._layout = {self.output + name: leaf for name, leaf in _named("", layout)}
-        num_steps = 0 if self._buffer is None else self._buffer.num_steps
-        buffer = TimeBuffer.growing(self._layout, self.num_envs, num_steps)
-        self._start = t
-        if self._place.device.type != "cpu":
-            return buffer
-        if t > 0:
-            before = self._columns(workspace, t)
-            if before is None:
-                return buffer
-            buffer.make_room(2 * t)
-            for name, column in before.items():
-                buffer.tensors[name][:t] = column
-            self._start, buffer.num_steps = 0, t
-        workspace.follow(buffer)
-        return buffer
-
-    def _columns(self, workspace: Workspace, t: int) -> dict[str, Tensor] | None:
-        """Return each variable's rows before time `t`, or ``None`` if they do not fit a buffer."""
-        columns = {}
-        for name, leaf in self._layout.items():
-            if not workspace.has(name, t - 1):
-                return None
-            column = workspace.get_time_truncated(name, 0, t)
-            shape = (t, self.num_envs, *leaf.shape)
-            if column.shape != shape or column.dtype != leaf.dtype or column.requires_grad:
-                return None
-            columns[name] = column
-        return columns
 
     def _move_reward(self, workspace: Workspace, t: int, ended: NDArray[np.bool_]) -> None:
         """Move the reward of the step that led to `t` to the row of time ``t - 1``."""
@@ -472,12 +427,6 @@ def _has_autoreset(env: Any) -> bool:
             return True
         env = env.env
     return False
-
-
-def _named(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a tree in order, each with its path, such as ``name/key``."""
-    for path, leaf in named_leaves(tree, (name,) if name else ()):
-        yield "/".join(path), leaf
 
 
 def _size(space: Any) -> Any:

@@ -8,7 +8,6 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from plangym_like.batchers.trees import TimeBuffer
 from plangym_like.errors import InputError
 
 
@@ -17,35 +16,22 @@ class Variable:
 
     Rows written one by one become one ``[T, B, ...]`` tensor when the whole variable is first read,
     and are views of it from then on. Reading therefore copies the rows only once, and gradients
-    flow through single rows and through the whole tensor. A variable may also follow a
-    `TimeBuffer`: it then reads the buffer's tensor of the same name, until something else is
-    written to the variable.
+    flow through single rows and through the whole tensor.
     """
 
-    __slots__ = ("_buffer", "_full", "_like", "_name", "_rows")
+    __slots__ = ("_full", "_like", "_name", "_rows")
 
     def __init__(self, name: str, full: Tensor | None = None) -> None:
         self._name = name
         self._full = full
         self._rows: list[Tensor | None] = []
         self._like: tuple[torch.Size, torch.dtype, torch.device] | None = None
-        self._buffer: TimeBuffer | None = None
         if full is not None:
             if not full.ndim:
                 raise InputError(
                     f"variable {name!r} must be [time, batch, ...], got a tensor without axes"
                 )
             self._like = (full.shape[1:], full.dtype, full.device)
-
-    def follow(self, buffer: TimeBuffer) -> None:
-        """Read the rows of this variable from `buffer` from now on; the buffer may still grow."""
-        column = buffer.tensors[self._name]
-        self._like = (column.shape[1:], column.dtype, column.device)
-        self._rows, self._full, self._buffer = [], None, buffer
-
-    def follows(self, buffer: TimeBuffer) -> bool:
-        """Return whether this variable reads its rows from `buffer`."""
-        return self._buffer is buffer
 
     def set(self, t: int, value: Tensor) -> None:
         """Write the row of time `t`, ``[B, ...]``.
@@ -57,10 +43,9 @@ class Variable:
         """
         if (value.shape, value.dtype, value.device) != self._like:
             self._accept(value)
-        rows = self._stop_following()
         if self._full is not None:
-            rows = self._rows = list(self._full.unbind(0))
-            self._full = None
+            self._rows, self._full = list(self._full.unbind(0)), None
+        rows = self._rows
         if t == len(rows):
             rows.append(value)
             return
@@ -84,9 +69,6 @@ class Variable:
             Nothing was written at time `t`.
         """
         if 0 <= t < self.time_size():
-            if self._buffer is not None:
-                row: Tensor = self._buffer.tensors[self._name][t]
-                return row
             if self._full is not None:
                 return self._full[t]
             given = self._rows[t]
@@ -104,9 +86,6 @@ class Variable:
         InputError
             A row is missing: it was not written, but later rows were.
         """
-        if self._buffer is not None:
-            column: Tensor = self._buffer.tensors[self._name]
-            return column[: self._buffer.num_steps]
         if self._full is None:
             # `get` raises an error for a row that was never written.
             rows = [self.get(t) if row is None else row for t, row in enumerate(self._rows)]
@@ -121,7 +100,7 @@ class Variable:
 
     def part(self, start: int, stop: int) -> Tensor:
         """Return the rows ``start:stop`` as one tensor; other rows may be missing."""
-        if self._full is not None or self._buffer is not None:
+        if self._full is not None:
             return self.full()[start:stop]
         rows = [self.get(t) for t in range(start, min(stop, self.time_size()))]
         return torch.stack(rows) if rows else self.full()[:0]
@@ -136,11 +115,10 @@ class Variable:
 
     def truncate(self, time_size: int) -> None:
         """Drop the rows from time `time_size` on."""
-        rows = self._stop_following()
         if self._full is not None:
             self._full = self._full[:time_size]
         else:
-            del rows[time_size:]
+            del self._rows[time_size:]
 
     def detach(self) -> None:
         """Detach the rows from the autograd graph."""
@@ -150,8 +128,6 @@ class Variable:
 
     def time_size(self) -> int:
         """Return the number of rows, T."""
-        if self._buffer is not None:
-            return self._buffer.num_steps
         return len(self._rows) if self._full is None else len(self._full)
 
     def batch_size(self) -> int:
@@ -173,12 +149,6 @@ class Variable:
     def has_batch(self) -> bool:
         """Return whether rows have a batch dimension."""
         return self._like is None or bool(self._like[0])
-
-    def _stop_following(self) -> list[Tensor | None]:
-        """Stop reading from a buffer, but keep its rows; return the list of separate rows."""
-        if self._buffer is not None:
-            self._full, self._buffer = self.full(), None
-        return self._rows
 
     def _accept(self, value: Tensor) -> None:
         if not value.ndim:
@@ -272,23 +242,20 @@ class Workspace:
             if not variable.time_size():
                 del self.variables[name]
 
-    def follow(self, buffer: TimeBuffer) -> None:
-        """From now on, read the variables in `buffer` from the buffer, which may still grow."""
-        for name in buffer.tensors:
-            self.variables.setdefault(name, Variable(name)).follow(buffer)
-
-    def extend(self, buffer: TimeBuffer, t: int, device: torch.device) -> None:
-        """Write the newest row of `buffer` at time `t`.
-
-        Variables that read directly from the buffer (see `follow`) need no copy. For all others,
-        the row is copied to `device`.
-        """
-        for name, column in buffer.tensors.items():
+    def set_row(
+        self, t: int, names: Sequence[str], rows: Sequence[Tensor], device: torch.device
+    ) -> None:
+        """Write a row ``[B, ...]`` of each of the variables `names` at time `t`, on `device`."""
+        if device.type != "cpu":
+            rows = [row.to(device) for row in rows]
+        for name, row in zip(names, rows, strict=True):
             variable = self.variables.get(name)
-            if variable is None or not variable.follows(buffer):
-                self.set(name, t, column[buffer.num_steps - 1].to(device))
+            if variable is None:
+                self.set(name, t, row)
+            else:
+                variable.set(t, row)
         if self._written is not None:
-            self._written.update(buffer.tensors)
+            self._written.update(names)
 
     def begin_step(self) -> None:
         """Begin a step of a `TemporalAgent`; see `rewind`."""

@@ -2,7 +2,7 @@
 
 `env` has the simulator and the environment, `rows` saves states and steps blocks of them,
 `emulator` is ale-py's environment with exact states, and `quirks` is the table of what single games
-need. `preprocessing` makes Gymnasium's `AtariPreprocessing` faster; it does not import ale-py.
+need.
 """
 
 from __future__ import annotations

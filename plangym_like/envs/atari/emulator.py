@@ -221,6 +221,11 @@ class PlannableAle(AleEnv):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         return self.outcome(action, 1)[:5]
 
+    def get_ram(self) -> NDArray[np.uint8]:
+        """Return the console's memory, ``(128,) uint8``."""
+        ram: NDArray[np.uint8] = self.ale.getRAM()
+        return ram
+
     def _get_info(self) -> Any:
         info: Any = AleEnv._get_info(self)
         if self.places:

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Outcome
 from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.atari.emulator import PlannableAle
-from plangym_like.envs.atari.preprocessing import omit_unread_screens
 from plangym_like.envs.atari.rows import AtariCodec, AtariKernel
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import Kernel
+from plangym_like.envs.wrapping import omit_unread_screens
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.states.rows import Row
 
@@ -57,7 +57,6 @@ class AtariSimulator(GymnasiumSimulator):
     family = "ATAR"
     checksum = True
     step_row_moves = True
-    shown_attributes = ("get_ram",)
     obs_types = ("rgb", "grayscale", "ram", "coords")
     rendered_obs_types = ()
     codec: AtariCodec
@@ -198,19 +197,6 @@ class AtariSimulator(GymnasiumSimulator):
         if base.image is not None:
             return base.image.copy()
         return base.ale.getScreenRGB()
-
-    def keep_image(self) -> NDArray[np.uint8]:
-        """Return the screen, which the emulator's states do not include."""
-        return self.image()
-
-    def give_image(self, image: NDArray[np.uint8]) -> None:
-        """Use `image` as the screen until the next frame."""
-        self.base.image = image
-
-    def get_ram(self) -> NDArray[np.uint8]:
-        """Return the console's memory, ``(128,) uint8``."""
-        ram: NDArray[np.uint8] = self.base.ale.getRAM()
-        return ram
 
 
 class AtariEnv(FamilyEnv):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,14 +24,11 @@ from plangym_like.envs.atari.emulator import PlannableAle
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
-from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
 _HEAD = struct.Struct("<qq")
 _SLACK = 64
 _COUNTS = ("lives", "episode_frame_number", "frame_number")
-# The attributes of a game that change in use: rows hold them, or a restore sets them.
-_CHANGING = ("frames", "image", "previous", "settled")
 
 
 class AtariCodec(Codec):
@@ -94,9 +91,6 @@ class AtariCodec(Codec):
             "frameskip": self._frameskip,
             "pictures": self._images,
         }
-
-    def settings(self) -> Sequence[Settings]:
-        return (AttributeSettings(self._base, _CHANGING),)
 
     # The emulator's state
 

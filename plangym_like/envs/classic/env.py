@@ -9,7 +9,7 @@ Payload of a row::
     40 bytes         the random generator
     ...              the wrappers' state
 
-If there are no wrappers except a time limit and those of `envs.transforms`, and `classic.dynamics`
+If there are no wrappers except a time limit and those of `envs.transforms`, and `classic.equations`
 supports the configuration, whole blocks of rows are stepped at once. Otherwise, rows are stepped
 one by one. Both ways give the same results.
 """
@@ -28,8 +28,12 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome
 from plangym_like.batch.simulator import EnvStep
-from plangym_like.envs.classic.dynamics import Columns, Dynamics, elementary_functions_agree
-from plangym_like.envs.classic.equations import DYNAMICS
+from plangym_like.envs.classic.equations import (
+    DYNAMICS,
+    Columns,
+    Dynamics,
+    elementary_functions_agree,
+)
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
@@ -120,13 +124,16 @@ class ClassicControlCodec(AttributeCodec):
 
     def put(self, values: Sequence[Any]) -> None:
         base, (state, hidden, single) = self._base, values
+        largest = self.dynamics.largest
+        if largest < np.inf and (np.abs(state) > largest).any():
+            raise StateFormatError(
+                f"{type(base).__name__} cannot be stepped from the state {state}: the row is "
+                "damaged, or made of numbers that are far out of bounds"
+            )
         with np.errstate(over="ignore"):
             base.state = state.astype(np.float32) if single & 1 else state
             if self.dynamics.hidden:
                 setattr(base, self.dynamics.hidden, self.dynamics.as_hidden(hidden))
-
-    def held(self) -> Sequence[str]:
-        return "state", "steps_beyond_terminated", "last_u", "isopen"
 
 
 class ClassicBlocks(ArrayKernel[Columns]):
@@ -198,6 +205,8 @@ class ClassicBlocks(ArrayKernel[Columns]):
             # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
             self._x, self._states = np.empty((size, count)), np.empty((count, size))
         dynamics.load(given.view(np.float64)[:, self._places], self._x)
+        if dynamics.largest < np.inf and (np.abs(self._x) > dynamics.largest).any():
+            raise NotVectorisableError
         flags = given.view(self._flags)[:, self._hidden_at + 1]
         hidden = given.view(dynamics.no_hidden.dtype)[:, self._hidden_at]
         single = None
@@ -265,15 +274,8 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return None if kernel is None else kernel.step_one(row, action, dt)
 
     def step(self, action: Any, dt: int) -> Outcome:
-        """Step the environment itself; do not warn if the episode has already ended.
-
-        Raises
-        ------
-        StateFormatError
-            The environment cannot compute a step from the numbers in the state.
-        """
+        """Step the environment itself; do not warn if the episode has already ended."""
         with np.errstate(all="ignore"):
-            self._check_supported(action)
             if getattr(self.base, "steps_beyond_terminated", None) != 0:
                 return super().step(action, dt)
             with warnings.catch_warnings():
@@ -285,17 +287,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         if getattr(self.base, "steps_beyond_terminated", None) == 0:
             return self.step(action, 1)[:5]
         with np.errstate(all="ignore"):
-            self._check_supported(action)
             return super().step_env(action)
-
-    def _check_supported(self, action: Any) -> None:
-        reason = self.codec.dynamics.unsupported_reason(self.base, action)
-        if reason:
-            raise StateFormatError(
-                f"{type(self.base).__name__} cannot be stepped from the state "
-                f"{self.base.state}: {reason}; the row is damaged, or made of numbers that are "
-                "far out of bounds"
-            )
 
 
 class ClassicControlEnv(FamilyEnv):

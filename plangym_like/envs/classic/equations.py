@@ -11,10 +11,14 @@ Two rules of NumPy matter here:
 
 from __future__ import annotations
 
+import abc
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.envs.classic_control import (
@@ -24,17 +28,165 @@ from gymnasium.envs.classic_control import (
     MountainCarEnv,
     PendulumEnv,
 )
-from gymnasium.envs.classic_control.acrobot import rk4
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic.dynamics import Array, Columns, Dynamics, Flags, Floats, cosine
-from plangym_like.envs.kernel import NotVectorisableError
+from plangym_like.envs.kernel import NotVectorisableError, States
 
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 # CartPole's rows with a larger sum of squares than this are stepped by the environment itself.
 _LARGEST = 1e30
-# Gymnasium wraps Acrobot's angles into [-pi, pi] one turn at a time; for larger angles, this takes
-# too long.
-_FAR = 1e5
+
+
+@dataclass(slots=True)
+class Columns(States):
+    """The states of N rows.
+
+    ``x`` ``(size, N)`` is the physical state, and ``hidden`` ``(N,)`` is `Dynamics.hidden`.
+    ``single`` ``(N,) bool`` marks the rows that the environment would store in ``float32``
+    (``None`` means no row). ``elapsed`` ``(N,) int64`` counts the steps of lanes with a time limit.
+    """
+
+    x: Floats
+    hidden: NDArray[Any]
+    single: NDArray[np.bool_] | None = None
+    elapsed: NDArray[np.int64] | None = None
+
+
+class Dynamics(abc.ABC):
+    """The vectorised step of one environment, for N rows, with its current constants.
+
+    Attributes
+    ----------
+    order : tuple of int
+        Row k of ``Columns.x`` is ``env.state[order[k]]``.
+    constants : tuple of str
+        Attributes of the environment that its step reads.
+    methods : tuple of str
+        Methods of the environment that its step calls.
+    num_actions : int
+        The number of discrete actions; 0 if the space is a ``float32`` box of shape ``(1,)``, whose
+        actions may have any dtype.
+    hidden : str
+        The attribute, other than ``state``, that affects later steps or images; "" if none does.
+    no_hidden : numpy.int32 or numpy.float64
+        The value in ``Columns.hidden`` that means ``None``. The array has the dtype of this value.
+    takes_single, leaves_single : bool
+        Whether `advance` can step ``float32`` states, and whether its next states are ``float32``.
+    most_singly : int
+        The number of rows up to which `advance_one` is faster than `advance`; 0 if there is only
+        `advance` (measured by `benchmarks/vector.py`).
+    sample_range : tuple of float
+        For each number of the state, the largest absolute value that trials use.
+    largest : float
+        A state with a number of a larger absolute value is refused.
+    """
+
+    order: ClassVar[tuple[int, ...]]
+    constants: ClassVar[tuple[str, ...]]
+    methods: ClassVar[tuple[str, ...]] = ()
+    num_actions: ClassVar[int]
+    hidden: ClassVar[str] = ""
+    no_hidden: ClassVar[np.int32 | np.float64] = np.int32(-1)
+    takes_single: ClassVar[bool] = False
+    leaves_single: ClassVar[bool] = False
+    most_singly: ClassVar[int] = 0
+    sample_range: ClassVar[tuple[float, ...]]
+    largest: ClassVar[float] = math.inf
+
+    def __init__(self, env: Any) -> None:
+        values = attrgetter(*self.constants)(env)
+        self.values: Any = SimpleNamespace(**dict(zip(self.constants, values, strict=True)))
+
+    @classmethod
+    def signature(cls, env: Any) -> tuple[Any, ...] | None:
+        """Return all constants that steps depend on; ``None`` if a method of `env` was replaced."""
+        if not vars(env).keys().isdisjoint(("step", *cls.methods)):
+            return None
+        values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
+        return values
+
+    @classmethod
+    def suits(cls, env: Any) -> bool:
+        """Return whether these dynamics describe `env` in its current configuration."""
+        signature, space = cls.signature(env), env.action_space
+        if signature is None or not {*map(type, signature)} <= {int, float, bool, str}:
+            return False
+        if cls.num_actions:
+            return bool(getattr(space, "n", 0) == cls.num_actions and space.start == 0)
+        return bool(space.shape == (1,) and space.dtype == np.float32)
+
+    @classmethod
+    def as_hidden(cls, number: Any) -> Any:
+        """Return the value of the hidden attribute that was saved as `number`."""
+        return None if number == -1 else int(number)
+
+    def load(self, states: Floats, x: Floats) -> None:
+        """Fill `x` ``(size, N)`` from `states` ``(N or 1, size)``."""
+        for row, column in enumerate(self.order):
+            x[row] = states[:, column]
+
+    def store(self, x: Floats, states: Floats) -> None:
+        """Fill `states` ``(N, size)`` from `x`: the inverse of `load`."""
+        for row, column in enumerate(self.order):
+            states[:, column] = x[row]
+
+    @abc.abstractmethod
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        """Step `columns` in place with N `actions`; fill `rewards` and `terminated` ``(N,)``.
+
+        ``columns.single`` and ``columns.elapsed`` stay as they are.
+
+        Raises
+        ------
+        NotVectorisableError
+            A row must be stepped by the environment itself; `columns` is in an undefined state.
+        """
+
+    def advance_one(
+        self, x: Sequence[float], hidden: Any, action: Any
+    ) -> tuple[Sequence[float], Any, float, bool] | None:
+        """Step one state, given as Python numbers; faster than `advance` for a few rows.
+
+        Return the next `x` and `hidden`, the reward and the terminated flag, or ``None`` if this
+        method cannot step the state. `x` is in the order of ``env.state``.
+        """
+        return None
+
+    def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
+        """Fill `out` ``(N, *obs_shape)`` with the observations; by default, these are the states.
+
+        `x` ``(size, N)`` and `states` ``(N, size)`` hold the same numbers: `store` has filled
+        `states` from `x`.
+        """
+        out[:] = states
+
+
+@functools.cache
+def elementary_functions_agree() -> bool:
+    """Return whether sine, cosine and square are the same for arrays as for single numbers.
+
+    The vectorised dynamics depend on this. It may not hold on every processor, or in every version
+    of NumPy.
+    """
+    numbers = np.random.Generator(np.random.PCG64(5)).normal(0, 3, 4096)
+    pairs = (
+        (np.cos(numbers), [math.cos(x) for x in numbers.tolist()]),
+        (np.cos(numbers), [np.cos(x) for x in numbers]),
+        (np.sin(numbers), [math.sin(x) for x in numbers.tolist()]),
+        (np.sin(numbers), [np.sin(x) for x in numbers]),
+        (np.float_power(numbers, 2.0), [x**2 for x in numbers]),
+    )
+    return all(array.tolist() == singles for array, singles in pairs)
+
+
+def cosine(angles: Floats) -> Floats:
+    """Return ``math.cos`` of each angle; raise `NotVectorisableError` if one is not finite."""
+    cosines: Floats = np.cos(angles)
+    if np.isnan(cosines).any():
+        raise NotVectorisableError
+    return cosines
 
 
 class CartPole(Dynamics):
@@ -177,10 +329,6 @@ class MountainCar(Dynamics):
         super().__init__(env)
         self._pushes = np.array([(action - 1) * env.force for action in range(3)], np.float64)
 
-    @staticmethod
-    def unsupported_reason(env: Any, action: Any) -> str:
-        return "its position is infinite" if math.isinf(3.0 * float(env.state[0])) else ""
-
     def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c = self.values
         position, velocity = columns.x
@@ -216,7 +364,6 @@ class MountainCarContinuous(Dynamics):
     takes_single = True
     leaves_single = True
     sample_range = (1.4, 0.08)
-    unsupported_reason = staticmethod(MountainCar.unsupported_reason)
 
     @classmethod
     def suits(cls, env: Any) -> bool:
@@ -231,91 +378,51 @@ class MountainCarContinuous(Dynamics):
         return all((a >= b) == bool(np.float32(a) >= np.float32(b)) for a, b in pairs)
 
     def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
-        c, x, single = self.values, columns.x, columns.single
-        action = actions[:, 0]
+        c, (position, velocity), action = self.values, columns.x, actions[:, 0]
         cost = np.float_power(action.astype(np.float64), 2.0) * 0.1
         if action.dtype == np.float64 and not np.isfinite(cost).all():
             raise NotVectorisableError  # math.pow raises OverflowError
-        push = action * c.power
+        single = np.zeros(len(action), bool) if columns.single is None else columns.single
         low, high = action < c.min_action, action > c.max_action
+        # A clipped force or speed is a Python number, which keeps the precision of its operand.
         limited = low | high
-        if not limited.any():
-            self._move(x, single, push, terminated)
-        else:
-            # A clipped force is a Python number, which keeps the precision of the state.
-            limits = np.where(low, float(c.min_action), float(c.max_action)) * c.power
-            for pushes, rows in ((push, ~limited), (limits, limited)):
-                moved, ended = x[:, rows], terminated[rows]
-                some = None if single is None else single[rows]
-                self._move(moved, some, pushes[rows], ended, weak=pushes is limits)
-                x[:, rows], terminated[rows] = moved, ended
+        limits = np.where(low, float(c.min_action), float(c.max_action)) * c.power
+        pushes = action * c.power
+        narrow = ~limited & (pushes.dtype != np.float64)
+        slope = 0.0025 * cosine(_rounded(3 * position, single))
+        push = np.where(limited, limits, pushes) - _rounded(slope, narrow, pushes.dtype)
+        push = _rounded(push, narrow, pushes.dtype)
+        kept = single & (limited | narrow)
+        speed = _rounded(velocity + _rounded(push, kept), kept)
+        fastest = _rounded(c.max_speed, kept)
+        fast, slow = speed > fastest, speed < -fastest
+        clipped = fast | slow
+        speed[fast], speed[slow] = c.max_speed, -c.max_speed
+        goal_speed = _rounded(c.goal_velocity, kept & ~clipped)
+        kept = single & (kept | clipped)
+        place = _rounded(position + _rounded(speed, kept), kept)
+        left, right = _rounded(c.min_position, kept), _rounded(c.max_position, kept)
+        speed[(place <= left) & (speed < 0)] = 0.0
+        above, below = place > right, place < left
+        place[above], place[below] = c.max_position, c.min_position
+        goal_place = _rounded(c.goal_position, kept & ~(above | below))
+        np.greater_equal(place, goal_place, out=terminated)
+        terminated &= speed >= goal_speed
         np.subtract(np.where(terminated, 100.0, 0.0), cost, out=rewards)
+        position[:], velocity[:] = place.astype(np.float32), speed.astype(np.float32)
 
-    def _move(
-        self,
-        x: Floats,
-        single: Flags | None,
-        push: Array,
-        terminated: Flags,
-        *,
-        weak: bool = False,
-    ) -> None:
-        """Move `x` by `push`, each row in its own precision; fill `terminated`.
 
-        If `weak` is true, a push of higher precision does not raise the precision of a row.
-        """
-        if single is None or single.all():
-            self._drive(x, np.float32, push, weak, terminated)
-        elif not single.any():
-            self._drive(x, np.float64, push, weak, terminated)
-        else:
-            for rows, precision in ((single, np.float32), (~single, np.float64)):
-                part, ended = x[:, rows], terminated[rows]
-                self._drive(part, precision, push[rows], weak, ended)
-                x[:, rows], terminated[rows] = part, ended
+def _rounded(numbers: Any, where: Flags, dtype: Any = np.float32) -> Any:
+    """Return `numbers` ``(N,)``, or a single number, rounded to `dtype` in the rows `where`.
 
-    def _drive(
-        self,
-        x: Floats,
-        precision: type[np.floating[Any]],
-        push: Array,
-        weak: bool,
-        terminated: Flags,
-    ) -> None:
-        c = self.values
-        position, velocity = x.astype(precision)
-        slope = 0.0025 * cosine((3 * position).astype(np.float64))
-        force = push - slope.astype(push.dtype)
-        velocity = velocity + (force.astype(precision) if weak else force)
-        fast, slow = velocity > c.max_speed, velocity < -c.max_speed
-        velocity[fast] = c.max_speed
-        velocity[slow] = -c.max_speed
-        limited = fast | slow
-        if velocity.dtype == precision or not limited.any():
-            self._arrive(x, position, velocity, terminated)
-            return
-        # A clipped speed is a Python number too.
-        for rows, kind in ((limited, precision), (~limited, velocity.dtype)):
-            moved, ended = x[:, rows], terminated[rows]
-            self._arrive(moved, position[rows], velocity[rows].astype(kind), ended)
-            x[:, rows], terminated[rows] = moved, ended
-
-    def _arrive(
-        self,
-        x: Floats,
-        position: Array,
-        velocity: Array,
-        terminated: Flags,
-    ) -> None:
-        c = self.values
-        position = position + velocity
-        position[position > c.max_position] = c.max_position
-        position[position < c.min_position] = c.min_position
-        velocity[(position == c.min_position) & (velocity < 0)] = 0.0
-        np.greater_equal(position, c.goal_position, out=terminated)
-        terminated &= velocity >= c.goal_velocity
-        x[0] = position.astype(np.float32)
-        x[1] = velocity.astype(np.float32)
+    A sum, difference or product of two ``float32`` is the same if it is computed in ``float64`` and
+    then rounded. The result may be `numbers` itself.
+    """
+    count = np.count_nonzero(where)
+    if not count:
+        return numbers
+    rounded = np.asarray(numbers).astype(dtype).astype(np.float64)
+    return rounded if count == len(where) else np.where(where, rounded, numbers)
 
 
 class Pendulum(Dynamics):
@@ -385,6 +492,8 @@ class Acrobot(Dynamics):
     num_actions = 3
     takes_single = True
     sample_range = (3.2, 3.2, 13.0, 29.0)
+    # Angles are wrapped one turn at a time; from larger numbers, a step leads too far for that.
+    largest = 30.0
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -400,18 +509,6 @@ class Acrobot(Dynamics):
         """As in `Dynamics`, but False if torques are noisy or their number is not `num_actions`."""
         quiet = not env.torque_noise_max > 0
         return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
-
-    @staticmethod
-    def unsupported_reason(env: Any, action: Any) -> str:
-        state = np.asarray(env.state, np.float64)
-        if (np.abs(state) <= (4.0, 4.0, env.MAX_VEL_1, env.MAX_VEL_2)).all():
-            return ""
-        start = np.append(state, env.AVAIL_TORQUE[action])
-        integrate: Any = rk4
-        first, second = integrate(env._dsdt, start, [0, env.dt])[:2]
-        if not max(abs(first), abs(second)) > _FAR:
-            return ""
-        return f"its angles would become {first:.3g} and {second:.3g} radians in one step"
 
     def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c, x = self.values, columns.x
@@ -469,8 +566,6 @@ def _wrap(angles: Floats) -> None:
 
     As in Gymnasium, turns are added or subtracted one by one, because each result is rounded.
     """
-    if (np.abs(angles) > _FAR).any():
-        raise NotVectorisableError
     turn = np.pi - -np.pi
     while len(far := np.flatnonzero(angles > np.pi)):
         angles[far] -= turn

@@ -20,7 +20,7 @@ import contextlib
 import copy
 import logging
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import gymnasium
@@ -41,7 +41,6 @@ from plangym_like.envs.mujoco.batch import Robot, RobotKernel
 from plangym_like.envs.mujoco.physics import (
     INTEGRATION,
     EditedArrays,
-    ModelSettings,
     PhysicsCodec,
     derived,
     drawn,
@@ -50,7 +49,6 @@ from plangym_like.envs.mujoco.physics import (
 from plangym_like.envs.mujoco.robots import robot_for
 from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
@@ -118,14 +116,6 @@ class MujocoCodec(PhysicsCodec, Codec):
             notes.append(self.lost)
         if notes:
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
-
-    def settings(self) -> Sequence[Settings]:
-        if self.exactness != "exact":
-            return ()
-        # Resets change these, but steps do not read them. Resets of Pusher also write `init_qpos`.
-        but = ("cylinder_pos", "goal", "goal_pos", "init_qpos", "version")
-        settings = AttributeSettings(self._base, but)
-        return settings, ModelSettings(self._base.model, self._edited_names)
 
     @property
     def edits_model(self) -> bool:

@@ -24,8 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, SnapshotError
-from plangym_like.snapshots.base_settings import Settings
-from plangym_like.snapshots.differences import difference
 from plangym_like.states.rows import Row, padded
 
 INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -35,8 +33,6 @@ _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 _ANY_SIZE = ("history", "plugin_state", "userdata")
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
-# MuJoCo aligns arrays of models to this many bytes.
-_PADDING = 64
 # A copy of the model's list of plugins, and pointers to their data.
 PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
@@ -304,61 +300,6 @@ def _options(model: Any, without: Collection[str]) -> dict[str, Any]:
         names = [f"{group}.{name}" for name in dir(part) if name[0] != "_"]
         found.update({name: attrgetter(name)(model) for name in names if name not in without})
     return copy.deepcopy(found)
-
-
-class ModelSettings(Settings):
-    """The model, except textures and the arrays that rows hold.
-
-    Parameters
-    ----------
-    model : mujoco.MjModel
-    without : collection of str
-        The names of arrays that rows hold.
-    """
-
-    def __init__(self, model: Any, without: Collection[str] = ()) -> None:
-        self._model, self._without, arrays = model, without, _changeable(model)
-        self._arrays = {name: arrays[name] for name in arrays if name not in without}
-        self._copies = {name: array.copy() for name, array in self._arrays.items()}
-        self._spans = _spans(self._arrays.values())
-        self._bytes, self._options = self._bytes_now(), _options(model, without)
-
-    def _bytes_now(self) -> list[bytes]:
-        return [span.tobytes() for span in self._spans]
-
-    def change(self, *, thorough: bool = False) -> str:
-        if self._bytes_now() != self._bytes:
-            return _change(self._copies, self._arrays)
-        if thorough:
-            return _change(self._options, _options(self._model, self._without))
-        return ""
-
-
-def _change(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return which value of a model has changed, and how."""
-    for name, value in then.items():
-        if found := difference(value, now[name], f"model.{name}"):
-            return f"{found[0]} changed from {found[1].replace(' and ', ' to ', 1)}"
-    return ""
-
-
-def _spans(arrays: Collection[NDArray[Any]]) -> list[NDArray[np.uint8]]:
-    """Return few arrays over the memory of all `arrays`.
-
-    A model has about 500 arrays in one block of memory, one after the other, with padding between
-    them. Comparing the memory of neighbours together takes 3 us instead of 50.
-    """
-    spans: list[NDArray[np.uint8]] = []
-    end = 0
-    for array in sorted(filter(len, map(np.ravel, arrays)), key=address_of):
-        begin = address_of(array)
-        if spans and 0 <= begin - end < _PADDING:
-            length = begin + array.nbytes - address_of(spans[-1])
-            spans[-1] = np.lib.stride_tricks.as_strided(spans[-1], (length,), (1,))
-        else:
-            spans.append(array.view(np.uint8))
-        end = begin + array.nbytes
-    return spans
 
 
 class EditedArrays:

@@ -11,7 +11,6 @@ from episode_envs import (
     Counter,
     Noisy,
     Rememberer,
-    Weighted,
     chance_env,
     count_env,
     endless_count_env,
@@ -79,13 +78,6 @@ def test_the_agent_can_be_told_something_else_at_every_chunk(n_threads: int) -> 
     for part in (second, third):
         assert part["action"].tolist() == [[i + 1] * 5 for i in running]
         assert part.agent_info["answer"].tolist() == [i + 1 for i in running]
-
-
-def test_weights_change_between_chunks() -> None:
-    with make(1, Weighted) as batcher:
-        for value in (2, 6):
-            batcher.update({"weight": torch.tensor([float(value)])})
-            assert chunk(batcher)["action"].unique().tolist() == [value]
 
 
 def test_the_number_of_processes_changes_nothing() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,10 @@ from episode_envs import (
     endless_count_env,
     waiting_env,
 )
-from gymnasium.wrappers import TimeLimit
-from small_envs import Nested
 from usual import first_of
 
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv, Trajectories
-from plangym_like.batchers.randomness import seed_groups
-from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
+from plangym_like.errors import InputError, WorkerTimeoutError
 
 
 def make(
@@ -181,17 +177,6 @@ def test_the_number_of_processes_changes_nothing(create_agent: Any, create_env: 
                 assert value.numpy().tobytes() == yours[key].numpy().tobytes(), key
 
 
-def test_playing_here_leaves_the_callers_generators_alone() -> None:
-    with make(create_agent=Noisy, create_env=chance_env) as batcher:
-        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        threads = torch.get_num_threads()
-        gathered(batcher, 3)
-        assert torch.equal(torch.get_rng_state(), states[0])
-        assert np.random.get_state()[2:] == states[1][2:] and random.getstate() == states[2]
-        assert (np.random.get_state()[1] == states[1][1]).all()
-        assert torch.get_num_threads() == threads
-
-
 @pytest.mark.parametrize("n_threads", [0, 2])
 def test_weights_are_those_of_the_last_update_before_execute(n_threads: int) -> None:
     with make(n_threads, create_agent=Weighted, n_slots=1, n_timesteps=3) as batcher:
@@ -227,14 +212,6 @@ def test_an_agent_may_be_updated_with_anything_it_understands() -> None:
         assert gathered(batcher, 3)["action"].unique().tolist() == [4]
 
 
-def test_an_agent_without_update_says_so() -> None:
-    with make() as batcher:
-        batcher.update({"weight": torch.zeros(1)})
-        batcher.execute(1)
-        with pytest.raises(NotImplementedError, match="Counter has no method update"):
-            batcher.get()
-
-
 @pytest.mark.parametrize("n_threads", [0, 1])
 def test_the_history_is_the_episode_so_far(n_threads: int) -> None:
     ends = torch.tensor([3, 20, 6, 18, 1])
@@ -259,34 +236,6 @@ def test_an_agent_may_answer_in_any_dtype() -> None:
         trajectories = gathered(batcher, 2)
     assert trajectories["half", "of"].dtype is torch.bfloat16
     assert torch.equal(trajectories["half", "of"][..., 1].float(), trajectories["action"] + 0.5)
-
-
-class _Mover(Agent):
-    """Says where it was told to move, in an action of parts."""
-
-    def __call__(self, state: Any, observation: Any, agent_info: Any = None, history: Any = None):
-        n = observation.n_elems()
-        assert observation["cargo"].n_elems() == n
-        action = {"move": torch.full((n, 2), 0.5), "pick": torch.full((n,), 2)}
-        return DictTensor(), DictTensor({"action": action}), DictTensor()
-
-
-def test_nests_keep_their_parts_and_dtypes() -> None:
-    def create_env(seed: int) -> GymEnv:
-        return GymEnv([TimeLimit(Nested(), 6) for _ in range(2)], seed)
-
-    with EpisodeBatcher(4, 4, 1, [3], _Mover, {}, create_env, {}) as batcher:
-        trajectories = gathered(batcher, 3)
-    single = TimeLimit(Nested(), 6)
-    ((_, seeds),) = seed_groups(3, [2])
-    obs, _ = single.reset(seed=seeds[1])
-    for t in range(6):
-        assert torch.equal(trajectories["place"][1, t], torch.from_numpy(obs["place"]))
-        assert trajectories["cargo", "0"][1, t] == obs["cargo"][0]
-        assert trajectories["cargo", "1"][1, t].tolist() == obs["cargo"][1].tolist()
-        obs, *_ = single.step({"move": np.full(2, 0.5, np.float32), "pick": 2})
-    assert trajectories["cargo", "1"].dtype is torch.int8
-    assert trajectories["action", "pick"].tolist() == [[2] * 6] * 3
 
 
 def test_what_was_got_is_the_users_to_keep(shared: EpisodeBatcher) -> None:
@@ -403,13 +352,3 @@ def test_a_get_that_has_waited_long_enough_loses_nothing() -> None:
             batcher.get(timeout=0.001)
         trajectories = batcher.get()
         assert trajectories is not None and trajectories.lengths.tolist() == [1999, 1999]
-
-
-def test_after_close_nothing_goes_any_more() -> None:
-    batcher = make(1)
-    gathered(batcher, 2)
-    batcher.close()
-    batcher.close()
-    for call in (lambda: batcher.execute(1), batcher.get, lambda: batcher.update({})):
-        with pytest.raises(ClosedError, match="this EpisodeBatcher has been closed"):
-            call()

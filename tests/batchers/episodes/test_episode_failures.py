@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from episode_envs import Counter, count_env, endless_count_env, failing_env, harmful_env
+from episode_envs import Counter, count_env, endless_count_env, harmful_env
 from usual import first_of
 
 from plangym_like.batchers import Workers
@@ -20,9 +19,7 @@ from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
     InputError,
-    RemoteTraceback,
     WorkerDiedError,
-    WorkerTimeoutError,
 )
 
 # Both have the same workers.
@@ -49,17 +46,6 @@ def fail(batcher: Any, error: Any, match: str) -> BaseException:
             batcher.get()
     assert not any(map(psutil.pid_exists, pids))
     return caught.value
-
-
-@KINDS
-@pytest.mark.parametrize("n_threads", [0, 2])
-def test_a_failing_factory(kind: Any, n_threads: int) -> None:
-    batcher = start(kind, failing_env, n_threads)
-    error = fail(batcher, ZeroDivisionError, "no environment today")
-    if n_threads:
-        assert isinstance(error.__cause__, RemoteTraceback)
-        assert "failing_env" in str(error.__cause__)
-        assert any(f"in worker {kind.__name__}-" in note for note in error.__notes__)
 
 
 @KINDS
@@ -93,13 +79,6 @@ def test_a_worker_that_kills_itself(kind: Any) -> None:
     batcher = start(kind, harmful_env, harm="kill")
     error = fail(batcher, WorkerDiedError, kind.__name__)
     assert isinstance(error, WorkerDiedError) and error.exitcode == -signal.SIGKILL
-
-
-def test_a_worker_that_hangs(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    batcher = start(EpisodeBatcher, harmful_env, harm="hang", begun=begun, timeout=3.0, only=0)
-    fail(batcher, WorkerTimeoutError, "no progress for 3 s")
-    assert begun.exists()
 
 
 def test_an_interrupt_in_this_process_leaves_nothing_half_done() -> None:
@@ -157,16 +136,3 @@ def test_an_interrupt_of_execute_begins_all_groups_once(
     for one, other in zip(expected, found, strict=True):
         assert torch.equal(one.lengths, other.lengths)
         assert all(torch.equal(one[name], other[name]) for name, _ in one.items())
-
-
-def test_close_in_the_middle_of_a_hanging_step(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    batcher = start(Batcher, harmful_env, harm="hang", begun=begun)
-    pids = batcher._workers.pids
-    while not begun.exists():
-        batcher.get(blocking=False)
-        time.sleep(0.005)
-    begin = time.monotonic()
-    batcher.close()
-    assert time.monotonic() - begin < 100
-    assert not any(map(psutil.pid_exists, pids))

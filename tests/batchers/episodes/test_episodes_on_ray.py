@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import pytest
 import torch
-from episode_envs import Counter, Weighted, chance_env, count_env
-from vanishing import assert_gone
+from episode_envs import Weighted, chance_env
 
 from plangym_like.batchers import Workers
-from plangym_like.batchers.episodes import Batcher, DictTensor, EpisodeBatcher, Trajectories
+from plangym_like.batchers.episodes import EpisodeBatcher, Trajectories
 from plangym_like.errors import ClosedError, WorkerDiedError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -57,24 +55,3 @@ def test_episodes_are_those_of_processes_until_an_actor_dies(cluster: Any) -> No
         assert f"in worker EpisodeBatcher-0 (pid {pid}" in caught.value.__notes__[-1]
         with pytest.raises(ClosedError):
             batcher.get()
-
-
-@pytest.mark.full
-def test_chunks_and_close_in_the_middle(cluster: Any) -> None:
-    long = DictTensor({"end": torch.full((4,), 1_000_000)})
-    found = []
-    for n_threads in (ON_RAY, 0):
-        batcher = Batcher(200, 8, n_threads, [0], Counter, {}, count_env, {})
-        batcher.execute(env_info=long)
-        chunks = [batcher.get()]
-        batcher.reexecute()
-        chunks.append(batcher.get())
-        batcher.reexecute()
-        pids = batcher._workers.pids
-        begin = time.monotonic()
-        batcher.close()
-        batcher.close()
-        assert time.monotonic() - begin < 100
-        found.append(chunks)
-        assert_gone(pids)
-    _assert_same(*found)

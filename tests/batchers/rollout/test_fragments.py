@@ -151,12 +151,6 @@ def test_sticky_lanes_wait_for_the_next_fragment(mode: Callable[..., list[Fragme
             assert fragment.final.t.tolist() == [1] * len(fragment.final.lane)
 
 
-def test_what_is_not_wanted_is_not_there(mode: Callable[..., list[Fragment]]) -> None:
-    for fragment in mode(Count, Follower(), 2, keep_final=False, infos=False):
-        assert fragment.final is None
-        assert fragment.env == {}
-
-
 class _Nester(BaseActorModule):
     """Answers trees with trees, and has a tree for a memory."""
 
@@ -228,3 +222,15 @@ def test_training_and_weights_are_those_of_the_moment() -> None:
     assert it.stats.version == 1
     assert (it.stats.batches, it.stats.steps) == (2, 240)
     assert actor.training
+
+
+def test_everything_may_be_inference_tensors() -> None:
+    """They do not count their changes."""
+    with torch.inference_mode():
+        actor = Follower()
+        with same.rollout([Count(), Count()], actor, 4) as it:
+            next(it)
+            actor.weight.add_(1)
+            fragment = next(it)
+    assert fragment.version.tolist() == [1, 1]
+    assert fragment.actor["value"][:, 0].tolist() == [8.0, 10.0, 12.0, 0.0]

@@ -1,11 +1,10 @@
 """Losses written against rlplay's fragments, evaluation, and importance weights of exactly 1."""
 
-from typing import Any
 
 import gymnasium
 import pytest
 import torch
-from counting import Count, Follower, Policy, Recurrent
+from counting import Count, Follower, Recurrent
 
 from plangym_like.batchers.rollout import evaluate, multi, same
 from plangym_like.errors import InputError
@@ -51,22 +50,6 @@ def test_evaluation_plays_whole_episodes() -> None:
     actor.eval()
     evaluate([Count(2)], actor)
     assert not actor.training
-
-
-def test_evaluation_can_be_watched() -> None:
-    env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
-    seen = []
-    original = env.unwrapped.render
-
-    def render() -> Any:
-        seen.append(original())
-        return seen[-1]
-
-    env.unwrapped.render = render  # type: ignore[method-assign]
-    rewards = evaluate([env], Policy(), render=True, n_steps=5)
-    assert len(seen) == len(rewards)
-    with pytest.raises(InputError, match="one environment"):
-        evaluate([env, env], Policy(), render=True)
 
 
 def test_environments_that_were_reset_elsewhere_are_refused() -> None:

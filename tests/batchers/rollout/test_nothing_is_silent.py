@@ -253,32 +253,18 @@ def test_a_key_that_comes_late(make: Make) -> None:
     assert third["here"][:, 0].tolist() == list(range(11, 16))
 
 
-@EVERYWHERE
-def test_episode_statistics_are_there(make: Make) -> None:
-    def factory() -> Any:
-        return gymnasium.wrappers.RecordEpisodeStatistics(Count(end=4))
-
-    with make(factory, Follower(), seed=0) as it:
-        fragment = next(it)
-    lengths = fragment.env["episode"]["l"]
-    assert torch.equal(lengths > 0, fragment.state.fin)
-    assert lengths[fragment.state.fin].unique().tolist() == [4]
-
-
-@THERE_TOO
-def test_an_info_of_another_shape_is_an_error(make: Make) -> None:
+@pytest.mark.parametrize(
+    ("first", "later", "message"),
+    [
+        (np.zeros(3), np.zeros(2), r"info 'x' had the shape \(3,\).*\(2,\) now"),
+        (1, {"y": 2}, "'x'.* is a number in one step and a dict in another"),
+    ],
+)
+def test_an_info_of_another_form_is_an_error(first: Any, later: Any, message: str) -> None:
     def says(index: int) -> dict[str, Any]:
-        return {"seen": np.zeros(2 if index > 3 else 3)}
+        return {"x": first if index < 4 else later}
 
-    with pytest.raises(InputError, match=r"info 'seen' had the shape \(3,\).*\(2,\) now"):
-        _infos(make, says, {"seen": np.zeros(3)})
-
-
-def test_a_key_is_a_number_or_a_dict() -> None:
-    def says(index: int) -> dict[str, Any]:
-        return {"x": 1 if index < 4 else {"y": 2}}
-
-    with pytest.raises(InputError, match="'x'.* is a number in one step and a dict in another"):
+    with pytest.raises(InputError, match=message):
         _infos(_same, says, {})
 
 

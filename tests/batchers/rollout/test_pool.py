@@ -8,12 +8,10 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import psutil
 import pytest
 import torch
 from counting import Count, Follower
-from usual import first_of
 
 from plangym_like.batchers import Workers
 from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
@@ -82,82 +80,6 @@ def test_what_goes_wrong_in_a_worker_comes_out(what: str, tmp_path: Path) -> Non
         assert not any(map(psutil.pid_exists, pids))
         with pytest.raises(ClosedError, match=error.__name__):
             next(it)
-
-
-@pytest.mark.parametrize("mode", first_of(["multi", "single"]))
-@pytest.mark.parametrize("n_workers", [0, 1])
-def test_a_factory_that_fails(mode: str, n_workers: int) -> None:
-    def factory() -> Any:
-        raise FileNotFoundError("no such game")
-
-    if mode == "single":
-        it: Any = single.rollout(factory, Follower(), 5, 2, workers=n_workers)
-    else:
-        it = multi.rollout(factory, Follower(), 5, workers=n_workers)
-    pids = it.pids
-    with it, pytest.raises(FileNotFoundError, match="no such game"):
-        next(it)
-    assert not any(map(psutil.pid_exists, pids))
-
-
-class Slow(Count):
-    def step(self, action: Any) -> Any:
-        time.sleep(0.05)
-        return super().step(action)
-
-
-@pytest.mark.parametrize("mode", first_of(["multi", "single"]))
-def test_closing_in_the_middle_of_anything(mode: str) -> None:
-    for wait in (0, 1):
-        it = _start(mode, Slow)
-        pids = it.pids
-        for _ in range(wait):
-            next(it)
-        start = time.monotonic()
-        it.close()
-        it.close()
-        assert time.monotonic() - start < 100
-        assert not any(map(psutil.pid_exists, pids))
-        with pytest.raises(ClosedError):
-            next(it)
-
-
-def test_an_iterator_that_is_dropped_leaves_nothing() -> None:
-    it = _start("multi", Count)
-    next(it)
-    pids = it.pids
-    del it
-    gone, alive = psutil.wait_procs(
-        [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 20
-    )
-    assert not alive
-
-
-def test_nothing_piles_up() -> None:
-    counts = []
-    for _ in range(3):
-        with _start("multi", Count) as it:
-            next(it)
-        counts.append((psutil.Process().num_fds(), len(psutil.Process().children())))
-    assert counts[1:] == counts[1:2] * 2
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("pinned", [False, True])
-def test_fragments_arrive_on_the_gpu(pinned: bool) -> None:
-    options: dict[str, Any] = {"workers": 2, "ordered": True, "seed": 0}
-    with multi.rollout(Count, Follower(), 5, 4, 2, 8, 2, **options) as it:
-        expected = [next(it) for _ in range(6)]
-    with multi.rollout(
-        Count, Follower(), 5, 4, 2, 8, 2, device="cuda", pinned=pinned, **options
-    ) as it:
-        found = [next(it) for _ in range(6)]
-    for ours, theirs in zip(expected, found, strict=True):
-        assert theirs.state.obs.device.type == "cuda"
-        for one, other in zip(ours.state, theirs.state, strict=True):
-            assert torch.equal(one, other.cpu())
-    with multi.rollout(Count, Follower(), 5, 4, 2, 8, 2, pinned=True, **options) as it:
-        assert next(it).state.obs.is_pinned()
 
 
 def test_environments_are_closed_if_that_is_wanted(
@@ -250,7 +172,7 @@ def test_a_fragment_whose_copy_was_interrupted_comes_next(
         Count, Follower(), 5, 2, 1, 4, 2, workers=n_workers, ordered=True, seed=0
     ) as it:
         next(it)
-        assemble, broken = it._assembler.assemble, [1, 1]
+        assemble, broken = it._assemble, [1, 1]
 
         def interrupted(*args: Any) -> Any:
             if broken:
@@ -258,7 +180,7 @@ def test_a_fragment_whose_copy_was_interrupted_comes_next(
                 raise KeyboardInterrupt
             return assemble(*args)
 
-        monkeypatch.setattr(it._assembler, "assemble", interrupted)
+        monkeypatch.setattr(it, "_assemble", interrupted)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 next(it)
@@ -327,8 +249,3 @@ class _Wrong(BaseActorModule):
 def test_an_actor_of_another_form(answer: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         next(same.rollout([Count()], _Wrong(answer)))
-
-
-def test_what_a_fragment_lacks_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="forward"):
-        next(same.rollout([gymnasium.make("CartPole-v1")], BaseActorModule()))

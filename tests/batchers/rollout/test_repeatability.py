@@ -62,22 +62,6 @@ def test_single_equals_itself_here_and_same() -> None:
     _assert_same(found[0], found[2])
 
 
-def test_the_process_own_generators_are_left_alone() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    with same.rollout([_cart_pole()], Policy(), 10, seed=1) as it:
-        next(it)
-    with single.rollout(_cart_pole, Policy(), 10, 2, seed=1, workers=0) as it:
-        next(it)
-    torch.manual_seed(5)
-    with same.rollout([_cart_pole()], actor := Policy(), 10, seed=1) as it:
-        torch.manual_seed(5)
-        next(it), next(it)
-        assert torch.equal(torch.rand(3), expected)
-    assert actor.training
-
-
 def test_no_two_lanes_act_in_step() -> None:
     """Even where all observe the same, noise is each lane's own."""
     actor = Recurrent()

@@ -6,18 +6,17 @@ import os
 import signal
 import time
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
 import torch
-from counting import Count, Follower, Policy
+from counting import Policy
 from vanishing import assert_gone
 
 from plangym_like.batchers import Workers
 from plangym_like.batchers.rollout import Fragment, multi
-from plangym_like.errors import ClosedError, RemoteTraceback, WorkerDiedError
+from plangym_like.errors import WorkerDiedError
 from plangym_like.vector.tree import tree_leaves
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -71,36 +70,3 @@ def test_fragments_are_those_of_processes_until_an_actor_dies(cluster: Any) -> N
         assert time.monotonic() - begin < 100
         assert_gone(pids)
     assert len([node for node in ray.nodes() if node["Alive"]]) == 2
-
-
-class Trap(Count):
-    """A Count that raises at the fourth step of an episode, once it is armed."""
-
-    def __init__(self, flag: str) -> None:
-        super().__init__()
-        self.flag = flag
-
-    def step(self, action: Any) -> Any:
-        if self.index == 3 and os.path.exists(self.flag):
-            raise FloatingPointError("the world is broken")
-        return super().step(action)
-
-
-@pytest.mark.full
-def test_what_goes_wrong_in_an_actor_comes_out(cluster: Any, tmp_path: Path) -> None:
-    flag = tmp_path / "armed"
-    with multi.rollout(lambda: Trap(str(flag)), Follower(), 5, 1, 2, 4, 1, workers=ON_RAY) as it:
-        first, second = next(it), next(it)
-        (pid,) = it.pids
-        assert first.state.obs[0, :, 0].tolist() == [0, 0]
-        assert second.state.obs[0, :, 0].tolist() == [5, 5]
-        flag.touch()
-        with pytest.raises(FloatingPointError, match="the world is broken") as caught:
-            while True:
-                next(it)
-        assert isinstance(caught.value.__cause__, RemoteTraceback)
-        assert 'raise FloatingPointError("the world is broken")' in str(caught.value.__cause__)
-        assert f"in worker rollout-0 (pid {pid} on node" in caught.value.__notes__[-1]
-        with pytest.raises(ClosedError, match="FloatingPointError"):
-            next(it)
-        assert_gone([pid])

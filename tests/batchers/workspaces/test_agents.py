@@ -132,16 +132,3 @@ def test_a_stop_variable_may_be_written_one_step_ahead() -> None:
     # It stops after the first step at whose time the flag is true, and which writes one more row.
     assert workspace["own/number"][-2:].flatten().tolist() == [128, 256]
     assert Powers().prefix == ""
-
-
-class CopyNumber(Agent):
-    def forward(self, t: int, **kwargs: Any) -> None:
-        self.set(("number", t), self.get(("number", t - 1)))
-
-
-def test_a_stop_variable_that_no_agent_writes_is_an_error() -> None:
-    workspace = Workspace()
-    workspace.set("number", 0, torch.tensor([1.0]))
-    workspace.set("stop", 0, torch.tensor([False]))
-    with pytest.raises(InputError, match="nothing was written to 'stop' at time 1"):
-        TemporalAgent(CopyNumber())(workspace, t=1, stop_variable="stop")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from count_env import Chance, Count, Staggered, Turns, count_env, counting, joined
-from gymnasium import spaces
 from gymnasium.wrappers import Autoreset, TimeLimit
 from small_envs import Nested
 
@@ -62,15 +61,6 @@ def test_autoreset_rows() -> None:
         assert workspace["env/cumulated_reward"][:, lane].equal(total)
     assert not workspace["env/truncated"].any()
     _check_alignment(joined([workspace.get_transitions()]))
-
-
-def test_truncation_is_not_termination() -> None:
-    factory = partial(count_env, autoreset=True, limit=3)
-    env = ParallelGymAgent(factory, 2)
-    workspace = _run(TemporalAgent(Agents(env, Turns(2))), n_steps=9)
-    assert workspace["env/truncated"][:, 0].nonzero().flatten().tolist() == [3, 7]
-    assert not workspace["env/terminated"].any()
-    assert workspace["env/done"].equal(workspace["env/truncated"])
 
 
 @pytest.mark.parametrize("factory", [CART_POLE, partial(count_env, True), Staggered(True)])
@@ -203,35 +193,7 @@ def test_environments_wait_for_each_other() -> None:
     assert workspace.get_transitions().batch_size() == 3 + 4 + 5
 
 
-def test_every_run_is_a_new_episode() -> None:
-    env = ParallelGymAgent(partial(make_env, "CartPole-v1"), 2, seed=0)
-    agent = TemporalAgent(Agents(env, Chance(2)))
-    workspace, firsts = Workspace(), set()
-    for _ in range(5):
-        agent(workspace, stop_variable="env/done")
-        assert workspace["env/timestep"][:, 0].tolist()[:2] == [0, 1]
-        assert not workspace["env/done"][0].any() and workspace["env/done"][-1].all()
-        length = workspace["env/timestep"][-1]
-        assert workspace["env/cumulated_reward"][-1].equal(length.float())
-        assert workspace.time_size() == length.max() + 1
-        firsts.update(workspace["env/env_obs"][0, :, 0].tolist())
-    assert len(firsts) == 10
-
-
 # Seeds
-
-
-@pytest.mark.parametrize("factory", [CART_POLE, partial(make_env, "CartPole-v1"), Nested])
-def test_equal_seeds_give_equal_bits(factory: Any) -> None:
-    def rows(seed: int) -> dict[str, torch.Tensor]:
-        env = ParallelGymAgent(factory, 4).seed(seed)
-        workspace = _run(TemporalAgent(Agents(env, Sampling(env))), n_steps=60)
-        return {name: workspace[name] for name in workspace.variables}
-
-    first, same, other = rows(0), rows(0), rows(1)
-    for name in first:
-        assert first[name].equal(same[name]), name
-    assert not any(first[name].equal(other[name]) for name in first if "env_obs" in name)
 
 
 class Sampling(Agent):
@@ -347,12 +309,3 @@ def test_what_was_read_is_the_readers_to_keep() -> None:
         agent(workspace, t=1, n_steps=70)
     agent(workspace, n_steps=5)
     assert rows.equal(kept)
-
-
-def test_spaces_tell_what_they_are() -> None:
-    env = ParallelGymAgent(lambda: Count(), 2)
-    assert env.get_observation_space() == spaces.Box(0, 255, (1,), np.uint8)
-    assert env.get_action_space() == spaces.Discrete(4)
-    assert env.is_discrete_action() and env.is_continuous_state()
-    assert not env.is_discrete_state()
-    env.close()

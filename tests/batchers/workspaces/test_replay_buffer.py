@@ -68,10 +68,3 @@ def test_what_does_not_fit_is_refused_and_nothing_added() -> None:
     assert _held(buffer) == {0, 1, 2}
     with pytest.raises(InputError, match="max_size"):
         ReplayBuffer(0)
-
-
-def test_it_moves() -> None:
-    buffer = ReplayBuffer(max_size=4)
-    buffer.put(_entries(0, 4))
-    buffer.to("meta")
-    assert buffer.variables["x"].device.type == "meta" and buffer.device.type == "meta"

@@ -160,20 +160,10 @@ def test_parts_along_the_batch() -> None:
     assert workspace.select_batch_n(7).batch_size() == 7
     both = Workspace.cat_batch([workspace, workspace.select_batch(torch.tensor([1]))])
     assert both["x"][4].tolist() == [40, 41, 42, 41] and both["y"].shape == (5, 4, 2)
+    with pytest.raises(InputError, match="no workspaces"):
+        Workspace.cat_batch([])
     with pytest.raises(InputError, match="workspace 1 2"):
         Workspace.cat_batch([workspace, workspace.subtime(0, 2)])
-
-
-def test_samples_are_windows_of_whole_columns() -> None:
-    torch.manual_seed(0)
-    sample = _numbered(9, 4).sample_subworkspace(20, 3, 5)
-    assert sample["x"].shape == (5, 60)
-    assert (sample["x"].diff(dim=0) == 10).all()
-    starts = (sample["x"][0] // 10).unique().tolist()
-    assert starts == [0, 1, 2, 3, 4]
-    for wrong in ((1, 5, 5), (1, 3, 10)):
-        with pytest.raises(InputError):
-            _numbered(9, 4).sample_subworkspace(*wrong)
 
 
 def test_copies_share_nothing_with_their_source() -> None:

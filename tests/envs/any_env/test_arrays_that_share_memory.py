@@ -45,27 +45,3 @@ def test_an_environment_that_looks_at_its_board_through_a_view_is_replayed(kind:
         for step in range(40):
             state, _, reward, *_ = env.step(step % 3, state)
             assert reward == plain.step(step % 3)[1]
-
-
-class Transposed(Walk):
-    """Sums numbers in the order in which they lie in memory."""
-
-    def begin(self) -> None:
-        numbers = np.random.default_rng(0).normal(size=(3, 4, 5))
-        self.table = numbers.transpose(2, 0, 1).copy(order="K")
-        self.parts = [self.table.swapaxes(0, 1).copy(order="K")]
-
-    def extra(self, action: int) -> float:
-        self.table += 0.1 * action
-        return float(self.table.sum() + self.parts[0].sum())
-
-
-def test_the_order_of_the_axes_of_an_array_is_kept() -> None:
-    plain = Transposed()
-    plain.reset(seed=0)
-    with plangym_like.make(Transposed) as env:
-        assert (env.snapshot, env.exactness) == ("pickle", "exact")
-        state = env.reset(seed=0).state
-        for step in range(6):
-            state, _, reward, *_ = env.step(step % 3, state)
-            assert reward == plain.step(step % 3)[1]

@@ -2,9 +2,8 @@
 
 import re
 import sys
-from typing import Any, ClassVar
+from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from dungeon import Dungeon
@@ -59,19 +58,6 @@ def test_the_way_is_chosen_by_itself(name: Any, snapshot: str) -> None:
     assert (env.snapshot, env.exactness) == (snapshot, "exact")
 
 
-def test_a_name_may_say_what_to_import() -> None:
-    env = plangym_like.make("gymnasium.envs:CartPole-v1")
-    assert env.snapshot == "native"
-    with pytest.raises(ModuleNotFoundError):
-        plangym_like.make("nowhere_at_all:CartPole-v1")
-
-
-def test_it_can_be_asked_why() -> None:
-    env = plangym_like.make(Shy)
-    assert "by pickle: " in env.snapshot_note and "is an EzPickle" in env.snapshot_note
-    assert env.snapshot_note.endswith("replay is the first that is exact")
-
-
 @pytest.mark.parametrize("name", ["CartPole-v1", Dungeon])
 @pytest.mark.parametrize("snapshot", ["pickle", "replay"])
 def test_the_way_may_be_asked_for(name: Any, snapshot: str) -> None:
@@ -81,11 +67,6 @@ def test_the_way_may_be_asked_for(name: Any, snapshot: str) -> None:
     state, start = env.reset(seed=0).state, plain.reset(seed=0).state
     one, other = env.step_batch([0, 1, 1], state), plain.step_batch([0, 1, 1], start)
     assert np.array_equal(one.obs, other.obs) and np.array_equal(one.rewards, other.rewards)
-
-
-def test_options_go_to_the_way_that_has_them() -> None:
-    narrow = plangym_like.make(Shy, replay_capacity=50, allow_pickle=True)
-    assert narrow.state_nbytes < plangym_like.make(Shy).state_nbytes
 
 
 def test_what_cannot_be_saved_is_refused_with_every_reason() -> None:
@@ -130,47 +111,6 @@ def test_environments_on_jax_name_the_extra_that_they_need(
         plangym_like.make("phys2d/CartPole-v1")
 
 
-class Books(dict[int, int]):
-    """Counts what is added; a pickle adds the items before it sets the count."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.added = 0
-
-    def __setitem__(self, key: int, value: int) -> None:
-        self.added += 1
-        super().__setitem__(key, value)
-
-
-class Library(Dungeon):
-    def reset(self, **kwargs: Any) -> Any:
-        self.books = Books()
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        self.books[int(action)] = 1
-        return super().step(action)
-
-
-def test_what_cannot_be_unpickled_is_replayed() -> None:
-    env = plangym_like.make(Library)
-    assert env.snapshot == "replay"
-    assert "by pickle: a pickle of it cannot be loaded: 'Books' object" in env.snapshot_note
-    env.close()
-
-
-@pytest.mark.parametrize("name", [Dungeon, "CartPole-v1"])
-def test_wrappers_are_those_of_a_clone_too(name: Any) -> None:
-    wrappers = [(ClipReward, {"max_reward": 0.25})]
-    with pytest.raises(InputError, match="wrappers must be a list"):
-        plangym_like.make(name, wrappers=iter(wrappers))
-    env = plangym_like.make(name, wrappers=wrappers)
-    other = env.clone()
-    for each in (env, other):
-        assert each.simulator.wrapper_names()[0] == "ClipReward"
-        each.close()
-
-
 class SavesToFile(Dungeon):
     """Has methods of the same names for something else."""
 
@@ -179,25 +119,10 @@ class SavesToFile(Dungeon):
     def load_state(self, path: str) -> None: ...
 
 
-class SavesInside(Dungeon):
-    def save_state(self) -> None: ...
-
-    def load_state(self) -> None: ...
-
-
-class SavesLater(Dungeon):
-    def save_state(self) -> Any:
-        raise NotImplementedError
-
-    def load_state(self, state: Any) -> None: ...
-
-
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
         (SavesToFile, "SavesToFile.save_state raised TypeError: .* must return the state"),
-        (SavesInside, "SavesInside.load_state raised TypeError: .* must restore it"),
-        (SavesLater, "SavesLater.save_state raised NotImplementedError"),
     ],
 )
 def test_methods_that_do_not_save_and_load_are_passed_over(kind: Any, reason: str) -> None:
@@ -206,82 +131,6 @@ def test_methods_that_do_not_save_and_load_are_passed_over(kind: Any, reason: st
         assert re.search(reason, env.snapshot_note)
     with pytest.raises(SnapshotError, match=reason):
         plangym_like.make(kind, snapshot="native")
-
-
-class Diary(Dungeon):
-    """Writes down its actions from step 20 on, by a method that it looked up in the beginning."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[int] = []
-        self.write = self.lines.append
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.lines.clear()
-        self.time = 0
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        obs, reward, *rest = super().step(action)
-        self.time += 1
-        if self.time > 20:
-            self.write(int(action))
-        return obs, reward + len(self.lines), *rest
-
-
-def test_a_method_of_a_list_belongs_to_the_restored_list() -> None:
-    raw = Diary()
-    raw.reset(seed=0)
-    with plangym_like.make(Diary) as env:
-        assert (env.snapshot, env.exactness) == ("pickle", "exact")
-        state = env.reset(seed=0).state
-        for time in range(30):
-            expected = raw.step(time % 3)
-            state, _, reward, *_ = env.step(time % 3, state)
-            assert reward == expected[1]
-
-
-class Breaking(gymnasium.Env):
-    """Its resets draw from the global generator, so it is never exact; its constructor may fail."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = gymnasium.spaces.Discrete(2)
-    made: ClassVar[list[Any]] = []
-    most: ClassVar[int] = 100
-
-    def __init__(self) -> None:
-        if len(self.made) == self.most:
-            raise ConnectionError("no more")
-        self.made.append(self)
-        self.open = True
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time = 0
-        return np.zeros(1), {"guess": float(np.random.random())}
-
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        return np.full(1, float(self.time)), 0.0, False, False, {}
-
-    def save_state(self) -> Any:
-        return self.time
-
-    def load_state(self, saved: Any) -> None:
-        self.time = saved
-
-    def close(self) -> None:
-        self.open = False
-
-
-def test_what_was_made_is_closed_if_the_next_way_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = plangym_like.make(Breaking, snapshot="native")
-    assert env.exactness == "approximate"
-    env.close()
-    monkeypatch.setattr(Breaking, "most", 2 * len(Breaking.made))
-    with pytest.raises(ConnectionError, match="no more"):
-        plangym_like.make(Breaking)
-    assert not any(each.open for each in Breaking.made)
 
 
 @pytest.mark.parametrize("options", [{"delay_setup": True}, {"snapshot": "pickle"}])

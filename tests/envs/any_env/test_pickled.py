@@ -10,19 +10,13 @@ import pytest
 from continuation import (
     assert_equals_gymnasium,
     assert_goes_on,
-    restore,
-    saved,
 )
-from dungeon import CHAINS, Diary, Dungeon
+from dungeon import CHAINS, Dungeon
 from suite import TAXI
 from usual import first_of
 
 import plangym_like
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
-from plangym_like.errors import (
-    SnapshotError,
-    StateMismatchError,
-)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
@@ -56,52 +50,6 @@ def test_episodes_are_those_that_gymnasium_plays(chain: str) -> None:
     assert_equals_gymnasium(sim, make, seed=5)
 
 
-def test_what_is_shared_stays_shared() -> None:
-    sim = PickledSimulator(Dungeon, wrappers=[Diary])
-    sim.reset(seed=0)
-    for action in [2, 0, 2]:
-        sim.step(action, 1)
-    row = saved(sim)
-    sim.reset(seed=1)
-    restore(sim, row)
-    base = sim.base
-    assert base.monster.rng is base.np_random
-    assert any(base.here is cell for cell in base.cells)
-    assert sim.env.pages[-1] is base.here
-    assert base.score is vars(base)["score"]
-
-
-def test_nothing_shares_memory_with_the_row() -> None:
-    sim = PickledSimulator(Dungeon)
-    sim.reset(seed=0)
-    row = saved(sim)
-    kept = row.copy()
-    restore(sim, row)
-    sim.base.here.visits = 1000
-    assert (row == kept).all()
-    restore(sim, row)
-    assert sim.base.here.visits == 0
-
-
-def test_the_meaning_tells_environments_apart() -> None:
-    class Cave(Dungeon):
-        pass
-
-    sims = [
-        PickledSimulator(Dungeon),
-        PickledSimulator(Dungeon, size=5),
-        PickledSimulator(Cave),
-        PickledSimulator(lambda: Dungeon(5)),
-        PickledSimulator(lambda: Dungeon(6)),
-        PickledSimulator(Dungeon, wrappers=[Diary]),
-    ]
-    assert len({repr(sim.fingerprint_fields()) for sim in sims}) == len(sims)
-    assert "0x" not in repr([sim.fingerprint_fields() for sim in sims])
-    env, other = PickledEnv(Dungeon), PickledEnv(Dungeon, size=5)
-    with pytest.raises(StateMismatchError):
-        other.set_state(env.reset(seed=0).state)
-
-
 # Trying it out leaves no trace
 
 
@@ -124,14 +72,6 @@ def test_trying_out_leaves_the_environment_as_new() -> None:
     other = PickledSimulator(Dungeon)
     cells = [[cell.kind for cell in s.base.cells] for s in (sim, other) if s.reset()]
     assert cells[0] != cells[1]
-
-
-def test_a_state_that_is_set_comes_before_the_memory_of_being_new() -> None:
-    one, other = PickledEnv(Dungeon), PickledEnv(Dungeon)
-    for _ in range(4):
-        one.reset(seed=0)
-    other.set_state(one.get_state())
-    assert other.reset(seed=0).info == {"episodes": 5}
 
 
 # Images
@@ -250,12 +190,6 @@ def test_each_process_may_make_its_own_classes() -> None:
         assert np.array_equal(found, expected)
 
 
-def test_a_pickle_has_no_physical_quantities_to_be_built_from() -> None:
-    env = PickledEnv(Dungeon)
-    with pytest.raises(SnapshotError, match="cannot be built"):
-        env.make_state(env.reset(seed=0).state, x=[0.0, 1.0])
-
-
 class Gambler(Dungeon):
     """Draws with an object that refers to the environment's generator, and with its own one."""
 
@@ -276,50 +210,6 @@ def test_seeds_reach_objects_that_refer_to_the_generator(snapshot: str) -> None:
     rewards = env.step_batch([0, 0, 0], state, seeds=[1, 2, 1]).rewards
     assert rewards[0] != rewards[1] and rewards[0] == rewards[2]
     assert rewards[0] in np.random.default_rng(1).random(4)
-    env.close()
-
-
-class Croupier(gym.Env):
-    """Draws 32-bit numbers from generators that share their bits, and spawns from shared seeds."""
-
-    observation_space = gym.spaces.Box(0, 1 << 32, (6,), np.float64)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        bits = self.np_random.bit_generator
-        self.twin = np.random.Generator(bits)
-        self.cousin = np.random.PCG64(bits.seed_seq)
-        entropy = [1, 2]
-        self.seeds = np.random.SeedSequence(entropy)
-        entropy.append(3)  # this changes `self.seeds.entropy`, but no number that it generates
-        self.others = [
-            np.random.Generator(kind(7)) for kind in (np.random.MT19937, np.random.SFC64)
-        ]
-        return self._draw(), {}
-
-    def step(self, action: Any) -> Any:
-        return self._draw(), 0.0, False, False, {}
-
-    def _draw(self) -> Any:
-        drawn = [each.integers(1 << 31, dtype=np.uint32) for each in (self.np_random, self.twin)]
-        (child,) = self.cousin.seed_seq.spawn(1)
-        drawn.append(np.random.default_rng(child).integers(1 << 31))
-        drawn.append(self.seeds.generate_state(1)[0])
-        return np.array([*drawn, *(each.integers(1 << 31) for each in self.others)], np.float64)
-
-
-def test_generators_that_share_bits_or_seeds_go_on_sharing_them() -> None:
-    theirs, env = Croupier(), plangym_like.make(Croupier, snapshot="pickle")
-    theirs.reset(seed=3)
-    expected = [theirs.step(0)[0] for _ in range(6)]
-    state = env.reset(seed=3).state
-    for drawn in expected:
-        state, obs, *_ = env.step(0, state=state)
-        np.testing.assert_array_equal(obs, drawn)
-    own = env.gym_env.unwrapped
-    assert own.twin.bit_generator is own.np_random.bit_generator
-    assert own.cousin.seed_seq is own.np_random.bit_generator.seed_seq
     env.close()
 
 

@@ -54,15 +54,6 @@ def test_a_row_without_the_tag_of_this_session_is_not_unpickled(place: int) -> N
         env.step_batch([1, 1], row)
 
 
-def test_a_length_beyond_the_row_is_damage() -> None:
-    env = PickledEnv(Dungeon, allow_pickle=True)
-    row = env.reset(seed=0).state
-    row[32:40] = 255
-    _resealed(env, row)
-    with pytest.raises(StateFormatError):
-        env.set_state(row)
-
-
 class _Bomb:
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -131,12 +122,3 @@ def test_the_fields_are_the_attributes_that_are_numbers() -> None:
     assert np.allclose(fields["state"], batch.obs)
     assert fields["gravity"].tolist() == [9.8, 9.8]
     assert env.view_state(first.state)["state"].shape == (4,)
-
-
-def test_rows_carry_the_length_of_their_payload_and_zeros_behind_it() -> None:
-    with PickledEnv(Dungeon) as env:
-        state = env.reset(seed=0).state
-        used = int(state[16:24].view("<u8")[0])
-        assert 0 < used < env.state_nbytes - states.HEADER_NBYTES
-        assert state[states.HEADER_NBYTES : states.HEADER_NBYTES + used].any()
-        assert not state[states.HEADER_NBYTES + used :].any()

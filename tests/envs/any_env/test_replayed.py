@@ -11,6 +11,7 @@ from conftest import sending
 from continuation import assert_equals_gymnasium, assert_goes_on, saved
 from dungeon import CHAINS as DUNGEON_CHAINS
 from dungeon import Dungeon
+from gymnasium import spaces
 from gymnasium.utils import EzPickle
 from small_envs import Fuse, Nested, Teller
 from usual import first_of
@@ -18,14 +19,12 @@ from usual import first_of
 import plangym_like
 from plangym_like.envs.replayed import ReplayedEnv, ReplayedSimulator
 from plangym_like.errors import (
-    InputError,
     SnapshotError,
     StateCapacityError,
     StateFormatError,
 )
 from plangym_like.snapshots.action_log import RESEED, ActionLogFormat, Start
 from plangym_like.snapshots.replay import ReplayCache
-from plangym_like.states import random_state
 from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
@@ -85,22 +84,6 @@ def test_whatever_its_actions_and_observations_are(make: Any) -> None:
     assert_same(other, whole)
 
 
-def test_wrappers_may_reset_inside_a_step() -> None:
-    def endless(env: Any) -> Any:
-        limited = gymnasium.wrappers.TimeLimit(env, 3)
-        return gymnasium.wrappers.Autoreset(limited)
-
-    with plangym_like.make("Pendulum-v1", snapshot="replay", wrappers=[endless]) as env:
-        states = [env.reset(seed=0)[0]]
-        steps = [env.step([0.5], states[-1])]
-        for _ in range(12):
-            steps.append(env.step([0.5], steps[-1].state))
-        assert sum(step.truncated for step in steps) == 3
-        states += [step.state for step in steps[:-1]]
-        batch = env.step_batch([0.5], np.stack(states))
-        assert_same(batch.states, np.stack([step.state for step in steps]))
-
-
 @pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1"])
 def test_episodes_are_those_that_gymnasium_plays(name: str) -> None:
     sim = ReplayedSimulator(name, remove_time_limit=False)
@@ -115,21 +98,6 @@ def test_an_environment_with_generators_of_its_own_draws_seeds() -> None:
     states = reached(env, 4)
     again = ReplayedEnv(Keeper)
     assert_same(again.step_batch(np.ones((4, 2)), states), env.step_batch(np.ones((4, 2)), states))
-
-
-def test_the_callers_arrays_are_left_alone() -> None:
-    env = ReplayedEnv(Keeper)
-    state = env.reset(seed=0).state
-    actions = np.full((3, 2), 0.5, np.float32)
-    first = env.step_batch(actions, state)
-    kept = first.infos[0]["log"]
-    second = env.step_batch(actions, first.states)
-    actions[:] = -1  # the live copies must not see this
-    assert first.infos[0]["log"] == kept
-    assert_same(
-        env.step_batch(np.zeros((3, 2)), second.states).obs,
-        ReplayedEnv(Keeper).step_batch(np.zeros((3, 2)), second.states).obs,
-    )
 
 
 # What it costs
@@ -230,26 +198,6 @@ def test_what_was_another_elsewhere_is_found_out_in_the_current_state_too() -> N
         env.set_state(state)
 
 
-def test_an_interrupt_while_a_row_is_reseeded_leaves_no_other_generator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    env = ReplayedEnv(Dungeon)
-    state = env.reset(seed=0).state
-    actions = np.ones((2, 12), np.int64)
-    expected = env.rollout_batch(actions, state, return_observations=True)
-    reseed = random_state.reseed
-
-    def interrupted(*args: Any) -> None:
-        reseed(*args)
-        raise ArithmeticError("of a signal handler")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(random_state, "reseed", interrupted)
-        with pytest.raises(ArithmeticError):
-            env.step_batch([1], state, seeds=[5])
-    assert_same(env.rollout_batch(actions, state, return_observations=True), expected)
-
-
 def test_a_damaged_row_is_refused() -> None:
     env = ReplayedEnv(Dungeon)
     state = env.reset(seed=0).state
@@ -315,101 +263,6 @@ def test_what_there_can_be_only_one_of_is_not_replayed() -> None:
     assert Single.living == 0
 
 
-@pytest.mark.parametrize("option", ["replay_capacity", "live_prefixes"])
-def test_options_are_whole_numbers(option: str) -> None:
-    with pytest.raises(InputError, match="whole number"):
-        ReplayedSimulator(Dungeon, **{option: 0})
-
-
-class Dial(Inner):
-    """Has one number as its action, which an info shows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = gymnasium.spaces.Box(-1, 1, (), np.float32)
-
-    def step(self, action: Any) -> Any:
-        obs, _, *rest, info = super().step(int(action > 0))
-        return obs, float(action), *rest, {**info, "kind": type(action).__name__}
-
-
-@pytest.mark.parametrize("kind", [Dial, Inner])
-def test_a_number_and_an_array_of_shape_nothing_are_one_action(kind: Any) -> None:
-    with plangym_like.make(kind) as env:
-        assert env.snapshot == "replay"
-        state = env.reset(seed=0).state
-        number = env.action_space.dtype.type(1)
-        forms: list[Any] = [number, np.asarray(number), np.array([number])[0]]
-        if kind is Inner:
-            forms += [1, np.int32(1), np.asarray(1, np.uint8)]
-        steps = [env.step(form, state=state) for form in forms]
-        batch = env.step_batch([forms[1]] * 3, state)
-        view = env.as_gym()
-        for form, step in zip(forms, steps, strict=True):
-            assert_same(step.state, steps[0].state)
-            view.set_state(state)
-            view.step(form)
-            assert_same(view.get_state(), steps[0].state)
-            assert_same(batch.states[0], step.state)
-            raw = env.gym_env
-            env.set_state(state)
-            raw.step(form)
-            assert_same(env.get_state(), step.state)
-        if kind is Dial:
-            assert {step.info["kind"] for step in steps} == {"ndarray"}
-
-
-class Engine:
-    """A simulator of another library."""
-
-    total = 0.0
-
-
-class Shell(gymnasium.Env):
-    """Shows the simulator of another library, which `unwrapped` returns."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
-    action_space = gymnasium.spaces.Discrete(3)
-
-    def __init__(self) -> None:
-        self._engine = Engine()
-
-    @property
-    def unwrapped(self) -> Any:
-        return self._engine
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self._engine.total = float(self.np_random.random())
-        return np.array([self._engine.total, 0.0]), {}
-
-    def step(self, action: Any) -> Any:
-        self._engine.total += float(action) + float(self.np_random.random())
-        return np.array([self._engine.total, 1.0]), self._engine.total, False, False, {}
-
-
-@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
-def test_unwrapped_may_be_no_environment(snapshot: str) -> None:
-    theirs = Shell()
-    wrappers = [(gymnasium.wrappers.StickyAction, {"repeat_action_probability": 0.5})]
-    with plangym_like.make(Shell, snapshot=snapshot) as env:
-        assert env.exactness == "exact"
-        for seed in (2, None):
-            expected = theirs.reset(seed=seed)[0]
-            state, obs, _ = env.reset(seed=seed)
-            assert_same(obs, expected)
-            batch = env.step_batch([0, 1, 2], state)
-            assert_same(batch.obs[1], theirs.step(1)[0])
-            drawn = env.step_batch([0, 0], state, seeds=[1, 2]).obs
-            assert drawn[0, 0] != drawn[1, 0]
-            env.step(1)
-        view = env.as_gym()
-        view.reset(seed=7)
-        assert view.np_random_seed == 7
-    with plangym_like.make(Shell, snapshot=snapshot, wrappers=wrappers) as env:
-        assert env.exactness == "exact"
-
-
 # Chance, and what a row shows
 
 
@@ -420,54 +273,6 @@ def test_the_length_of_a_log_has_a_name() -> None:
     sim = ReplayedSimulator(Dungeon)
     sim.reset(seed=0)
     assert_same(saved(sim)[32:], states[0][32:])
-
-
-class Spawner(gymnasium.Env):
-    """Draws all numbers from generators that its own generator spawns."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (), np.float64)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def _draw(self) -> Any:
-        return np.array(self.np_random.spawn(1)[0].random())
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self._draw(), {}
-
-    def step(self, action: Any) -> Any:
-        return self._draw(), 0.0, False, False, {}
-
-
-def test_unseeded_episodes_go_on_with_the_generators_that_are_spawned() -> None:
-    env, theirs = plangym_like.make(Spawner, snapshot="replay").as_gym(), Spawner()
-    for seed in (5, None, None, 5, None):
-        assert env.reset(seed=seed)[0] == theirs.reset(seed=seed)[0]
-        assert env.step(0)[0] == theirs.step(0)[0]
-
-
-class Closing(Inner):
-    """Knows which of its copies are open."""
-
-    open_copies: ClassVar[set[int]] = set()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open_copies.add(id(self))
-
-    def close(self) -> None:
-        self.open_copies.discard(id(self))
-
-
-def test_options_that_no_log_can_hold_leave_no_copy_behind() -> None:
-    with ReplayedEnv(Closing) as env:
-        state = env.reset(seed=0).state
-        count = len(Closing.open_copies)
-        for _ in range(3):
-            with pytest.raises(SnapshotError, match="options of reset"):
-                env.reset(options={"door": object()})
-        assert len(Closing.open_copies) == count
-        assert env.get_state().tobytes() == state.tobytes()
 
 
 @pytest.mark.parametrize("method", first_of([ReplayCache.step, ReplayCache._replay]))
@@ -511,21 +316,40 @@ def test_an_interrupt_at_any_moment_leaves_a_log_and_a_digest_that_fit(method: A
     assert moment > 20
 
 
-def test_an_interrupt_between_a_step_and_its_log_discards_the_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with ReplayedEnv(Inner, audit="off") as env, ReplayedEnv(Inner, audit="off") as other:
-        root = env.reset(seed=0).state
-        assert other.reset(seed=0).state.tobytes() == root.tobytes()
-        with monkeypatch.context() as patch:
+# Copies are closed
 
-            def interrupted(*_: Any) -> bytes:
-                raise KeyboardInterrupt
 
-            patch.setattr("plangym_like.snapshots.replay._digest", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                env.step(1, root)
-        reached = env.step(1, root).state
-        env.step(2, root)
-        # The copy that was interrupted may have the log of this state, but is not used for it.
-        assert_same(tuple(env.step(0, reached)), tuple(other.step(0, other.step(1, root).state)))
+class Owned(gymnasium.Env):
+    """Cannot be pickled; notes whether it was closed."""
+
+    observation_space = spaces.Box(0, 99, (1,))
+    action_space = spaces.Discrete(2)
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.made.append(self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("no")
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def test_make_closes_every_copy_of_a_replayed_environment() -> None:
+    with plangym_like.make(Owned) as env:
+        assert env.snapshot == "replay"
+        state = env.reset(seed=0).state
+        env.step_batch([0, 1], state)
+        assert any(each.is_open for each in Owned.made)
+    assert len(Owned.made) > 2
+    assert not any(each.is_open for each in Owned.made)
+    Owned.made.clear()

@@ -131,26 +131,6 @@ def test_a_state_that_grows_says_which_option_makes_room() -> None:
             env.step(1, return_state=True)
 
 
-class Drawn(Sled):
-    """Its state holds its generator's, whole numbers of many digits."""
-
-    def __init__(self, nbytes: int = 0) -> None:
-        self.rest = bytes(nbytes)
-
-    def save_state(self) -> Any:
-        return {"x": self.x, "generator": self.np_random.bit_generator.state, "rest": self.rest}
-
-    def load_state(self, saved: Any) -> None:
-        self.x = saved["x"]
-        self.np_random.bit_generator.state = saved["generator"]
-
-
-@pytest.mark.parametrize("nbytes", [0, 3])
-def test_rows_are_equally_long_wherever_the_environment_is_made(nbytes: int) -> None:
-    lengths = {SaveLoadSimulator(Drawn, nbytes=nbytes).payload_nbytes for _ in range(4)}
-    assert len(lengths) == 1
-
-
 def test_a_damaged_row_is_refused() -> None:
     env = plangym_like.make(Log, snapshot="native")
     state = env.reset(seed=0).state
@@ -207,68 +187,6 @@ def test_what_does_not_agree_is_refused(kind: Any, reason: str) -> None:
 def test_methods_that_do_not_tell_all_are_passed_over() -> None:
     env = plangym_like.make(Forgets)
     assert env.snapshot == "pickle" and "by native: " in env.snapshot_note
-
-
-class Masked(Sled):
-    """Its state has a mask, which is set late."""
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.x = np.ma.masked_array(np.zeros(2), mask=[False, False])
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.x = self.x.copy()
-        self.x[1] += 1
-        if self.x[1] > 40:
-            self.x[0] = np.ma.masked
-        return np.full(2, self.x.count(), np.float32), float(self.x.count()), False, False, {}
-
-
-def test_an_array_that_is_more_than_its_bytes_is_not_native() -> None:
-    with pytest.raises(SnapshotError, match=r"save_state\(\) returned cannot be saved"):
-        plangym_like.make(Masked, snapshot="native")
-    raw, env = Masked(), plangym_like.make(Masked)
-    raw.reset(seed=0)
-    state = env.reset(seed=0).state
-    for action in np.arange(60) % 3:
-        expected = raw.step(action)
-        state, _, reward, *_ = env.step(action, state)
-        assert reward == expected[1]
-
-
-class Turns(Sled):
-    """Its state is an array without axes, and sometimes a number of NumPy, or of Python."""
-
-    late: Any = staticmethod(np.float64)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.x = np.zeros(())
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.x = np.array(self.x + action)
-        if self.x > 30:
-            self.x = self.late(self.x)
-        return np.full(2, self.x, np.float32), float(self.x), False, False, {}
-
-
-class TurnsPlain(Turns):
-    late: Any = float
-
-
-def test_arrays_without_axes() -> None:
-    env = plangym_like.make(Turns, snapshot="native")
-    state = env.reset(seed=0).state
-    for _ in range(40):
-        state, _, reward, *_ = env.step(1, state)
-    assert reward == 40
-    env = plangym_like.make(TurnsPlain, snapshot="native")
-    state = env.reset(seed=0).state
-    with pytest.raises(SnapshotError, match=r"builtins\.float, not an array float64\(\)"):
-        for _ in range(40):
-            state = env.step(1, state).state
 
 
 class WrongLate(Sleds):
@@ -330,26 +248,3 @@ def test_step_states_gets_its_own_actions() -> None:
     rewards = env.step_batch(actions, state, dt=3).rewards
     assert (actions == kept).all()
     assert rewards.tolist() == [env.step(action, state, dt=3).reward for action in kept]
-
-
-class Unclosable(gymnasium.Env):
-    """It cannot be closed before its first reset."""
-
-    observation_space, action_space = Box(-1, 1, (2,)), Discrete(3)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.log: list[int] = []
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.log.append(int(action))
-        return np.zeros(2, np.float32), float(sum(self.log)), False, False, {}
-
-    def close(self) -> None:
-        self.log.clear()
-
-
-def test_an_environment_that_cannot_be_closed_before_its_first_reset() -> None:
-    with plangym_like.make(Unclosable) as env:
-        assert env.snapshot == "pickle"

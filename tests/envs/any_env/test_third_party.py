@@ -11,7 +11,6 @@ from usual import first_of
 
 import plangym_like
 from plangym_like import check_env
-from plangym_like.errors import SnapshotError
 
 MINIGRID = ["MiniGrid-DoorKey-8x8-v0", "MiniGrid-Dynamic-Obstacles-6x6-v0"]
 pytestmark = [
@@ -26,34 +25,6 @@ def test_minigrid_is_exact_by_pickle(name: str) -> None:
     report = check_env(name, states=3, steps=4, workers=(), snapshot="pickle")
     assert report.ok, str(report)
     assert (report.snapshot, report.exactness) == ("pickle", "exact")
-
-
-@pytest.mark.full
-def test_minigrid_is_as_exact_by_replay() -> None:
-    pytest.importorskip("minigrid", reason="minigrid is not installed")
-    report = check_env(MINIGRID[0], states=6, steps=8, workers=(2,), snapshot="replay")
-    assert report.ok and report.snapshot == "replay", str(report)
-
-
-def test_a_game_of_pygame_is_exact_by_pickle() -> None:
-    pytest.importorskip("flappy_bird_gymnasium", reason="flappy-bird-gymnasium is not installed")
-    report = check_env("FlappyBird-v0", states=6, steps=8, workers=(2,))
-    assert report.ok and report.snapshot == "pickle", str(report)
-
-
-@pytest.mark.full
-def test_a_robot_of_pybullet_is_exact_by_replay() -> None:
-    pytest.importorskip("panda_gym", reason="panda-gym is not installed")
-    report = check_env("PandaReach-v3", states=3, steps=3, workers=(1,), live_prefixes=8)
-    assert report.ok, str(report)
-    assert (report.snapshot, report.exactness) == ("replay", "exact")
-
-
-def test_what_ignores_its_seed_is_refused() -> None:
-    pytest.importorskip("nle", reason="nle is not installed")
-    with pytest.raises(SnapshotError, match="does not repeat itself") as caught:
-        plangym_like.make("NetHackScore-v0")
-    assert len(str(caught.value)) < 2000
 
 
 class Marsh(gymnasium.Env):

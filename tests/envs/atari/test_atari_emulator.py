@@ -68,26 +68,14 @@ def test_a_frame_that_a_forged_row_leaves_unfinished_is_not_gone_on_with(game, s
             assert_same(env.step(ACTION, state=good).obs, expected.obs[0])
 
 
-def test_states_are_read_after_any_number_of_resets():
-    """Each unseeded reset draws numbers, and the generator before the processor is text."""
-    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
-        states = [env.reset(seed=0).state, *(env.reset().state for _ in range(6))]
-        expected = [env.step(ACTION, state=state, return_state=True).state for state in states]
-        batch = env.step_batch([ACTION] * len(states), np.stack(states))
-        assert_same(batch.states, np.stack(expected))
-
-
 # The generator's text
 
 
 class Recording:
-    """An emulator that counts restores with and without the generator's text.
+    """An emulator that counts restores with and without the generator's text."""
 
-    `on_short` is called instead of a restore without it.
-    """
-
-    def __init__(self, ale: ALEInterface, on_short: Any = None) -> None:
-        self._ale, self._on_short = ale, on_short
+    def __init__(self, ale: ALEInterface) -> None:
+        self._ale = ale
         self.full = self.short = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -96,13 +84,9 @@ class Recording:
     def restoreState(self, state: ALEState) -> None:
         if len(state.serialize()) > SHORT_NBYTES:
             self.full += 1
-            self._ale.restoreState(state)
-            return
-        self.short += 1
-        if self._on_short is None:
-            self._ale.restoreState(state)
         else:
-            self._on_short(self._ale)
+            self.short += 1
+        self._ale.restoreState(state)
 
 
 def states_of(ale: Any) -> EmulatorStates:
@@ -160,53 +144,3 @@ def test_states_of_several_resets_are_those_of_the_raw_emulator(game: str) -> No
     # About a quarter of the restores find the generator in the same state.
     assert ale.short > 25
     assert ale.full > 100
-
-
-def refuse(ale: ALEInterface) -> None:
-    raise SystemError("no text")
-
-
-def draw(ale: ALEInterface) -> None:
-    ale.reset_game()
-
-
-def ignore(ale: ALEInterface) -> None:
-    pass
-
-
-@pytest.mark.parametrize("on_short", first_of([refuse, draw, ignore]))
-def test_a_build_that_needs_the_text_is_given_it(on_short: Any) -> None:
-    raw = emulator("ms_pacman")
-    states = states_after_resets(raw, resets=2)
-    ale = Recording(emulator("ms_pacman"), on_short)
-    saver = states_of(ale)
-    assert ale.short == 1
-    compare(saver, ale, raw, states)
-    assert ale.short == 1
-
-
-def test_states_of_one_frame_number_may_differ_in_the_generator() -> None:
-    ale = emulator("ms_pacman")
-    states = []
-    for _ in range(2):
-        ale.reset_game()  # does not count as a frame
-        states.append(ale.cloneState().serialize())
-    one, other = states
-    saver = states_of(ale)
-    for state in (one, one, other, one, other, other):
-        saver.restore(state)
-        saver.restore(one)
-        saver.restore(state)
-        assert saver.save() == state
-
-
-def test_observations_are_the_callers_own() -> None:
-    with plangym_like.make("ALE/MsPacman-v5", frameskip=1) as env:
-        state = env.reset(seed=0).state
-        first = env.step_batch([1, 2, 3, 4], state)
-        kept = first.obs.copy()
-        again = env.step_batch([4, 3, 2, 1], state)
-        np.testing.assert_array_equal(first.obs, kept)
-        first.obs[:] = 0
-        np.testing.assert_array_equal(again.obs, kept[::-1])
-        np.testing.assert_array_equal(env.step_batch([1, 2, 3, 4], state).obs, kept)

@@ -16,8 +16,7 @@ from usual import first_of
 import plangym_like
 from plangym_like.envs.atari.emulator import PlannableAle
 from plangym_like.envs.atari.quirks import PLACES
-from plangym_like.errors import InputError, StateFormatError
-from plangym_like.states.rows import HEADER_NBYTES
+from plangym_like.errors import InputError
 
 gymnasium.register_envs(ale_py)
 
@@ -136,28 +135,6 @@ def test_every_state_of_every_game_continues(name):
     assert_every_state_continues(name, 300)
 
 
-def test_only_images_of_partly_drawn_games_differ_from_gymnasiums():
-    """Frame by frame; rewards, ends and memory are the same in all of them."""
-    differing = {}
-    for game in ("Qbert", "MsPacman"):
-        other = gymnasium.make(f"ALE/{game}-v5", frameskip=1, repeat_action_probability=0.0)
-        other.reset(seed=7)
-        with plangym_like.make(f"ALE/{game}-v5", frameskip=1, autoreset=False) as env:
-            env.reset(seed=7)
-            frames = 0
-            for index in range(50):
-                action = index // 7 % int(env.action_space.n)
-                step, expected = env.step(action), other.step(action)
-                assert step[1:4] == expected[1:4]
-                assert_same(env.get_ram(), other.unwrapped.ale.getRAM())
-                frames += not np.array_equal(step.obs, expected[0])
-        other.close()
-        differing[game] = frames
-    assert differing["MsPacman"] == 0
-    # The frame after a reset
-    assert differing["Qbert"] <= 1
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in GAMES if name not in SETTLED])
 def test_seeded_episodes_of_every_game_equal_gymnasiums(name):
@@ -238,31 +215,6 @@ def test_what_is_stepped_next_depends_on_no_other_row(game, frameskip):
                 assert_same(row(result, place), row(expected, index), f"row {index}")
 
 
-def test_looks_that_raise_do_not_change_the_current_state():
-    with plangym_like.make("ALE/MsPacman-v5", autoreset=False) as env:
-        other = env.step(1, env.reset(seed=0).state, dt=40).state
-        forged = other.copy()
-        forged[HEADER_NBYTES:][:8].view(np.int64)[0] = 5
-        env.layout.format.seal(forged[None])
-        env.reset(seed=0)
-        current = env.step(2, return_state=True).state
-        with pytest.raises(StateFormatError, match="announces an emulator state of 5 bytes"):
-            env.view_state(np.stack([other, forged]))
-        np.testing.assert_array_equal(env.get_state(), current)
-
-
-@pytest.mark.parametrize("game", first_of(["YarsRevenge", "TicTacToe3D", "Breakout"]))
-def test_a_look_at_a_restored_state_changes_nothing(game):
-    with plangym_like.make(f"ALE/{game}-v5", frameskip=1, autoreset=False) as env:
-        states = reached(env, 20, seed=3, every=9, repeat=0.5)
-        expected = [env.step(1, state) for state in states]
-        for index in np.random.default_rng(0).permutation(20):
-            env.set_state(states[index])
-            env.get_image()
-            env.view_state(states[:2])
-            assert_same(env.step(1, return_state=True), expected[index], f"state {index}")
-
-
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -307,37 +259,7 @@ def test_sound_is_heard_but_not_exactly():
         assert env.exactness == "exact"
 
 
-def test_a_truncated_game_stays_truncated():
-    kwargs = {"obs_type": "ram", "max_num_frames_per_episode": 100, "autoreset": False}
-    with plangym_like.make("ALE/Breakout-v5", **kwargs) as env:
-        state = env.reset(seed=0).state
-        while not (step := env.step(0, state)).truncated:
-            state = step.state
-        assert step.info["episode_frame_number"] == 100 and not step.terminated
-        after = env.step_batch([0, 1, 2], step.state, dt=[1, 2, 3])
-        assert after.truncateds.all() and (after.rewards == 0).all()
-        assert_same(env.step_batch([0, 1, 2], step.state, dt=[1, 2, 3]), after)
-        before = env.step_batch([0, 0], np.stack([step.state, state]))
-        assert before.infos["n_step"].tolist() == [1, step.info["n_step"]]
-
-
 # Stickiness
-
-
-def test_stickiness_repeats_as_often_as_it_says():
-    kwargs = {"obs_type": "ram", "frameskip": 1}
-    with plangym_like.make("ALE/Breakout-v5", repeat_action_probability=0.3, **kwargs) as env:
-        state = env.reset(seed=0).state
-        for action in [1, *[2] * 20]:
-            state = env.step(action, state).state
-        batch = env.step_batch(3, state, seeds=np.arange(600))
-        assert set(env.view_state(batch.states)["previous_action"].tolist()) == {3, 4}
-        repeated = (env.view_state(batch.states)["previous_action"] == 3).mean()
-        assert abs(repeated - 0.3) < 0.06
-        # Nothing is drawn from one row for another: a row alone does the same.
-        for seed in (0, 17, 599):
-            alone = env.step_batch(3, state, seeds=[seed])
-            assert_same(row(alone, 0), row(batch, seed))
 
 
 @pytest.mark.parametrize(

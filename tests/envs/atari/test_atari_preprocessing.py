@@ -1,4 +1,4 @@
-"""AtariPreprocessing without unread screens, and screens resized in parts: equal bytes."""
+"""AtariPreprocessing without unread screens: equal bytes."""
 
 from functools import partial
 from typing import Any
@@ -13,11 +13,10 @@ from usual import first_of
 
 import plangym_like
 from plangym_like import make_vec
-from plangym_like.envs.atari import preprocessing
-from plangym_like.envs.atari.preprocessing import ScreenResizer, block_of, speed_up_preprocessing
+from plangym_like.envs.wrapping import omit_unread_screens
 
 gymnasium.register_envs(ale_py)
-cv2 = pytest.importorskip("cv2", reason="AtariPreprocessing needs opencv-python")
+pytest.importorskip("cv2", reason="AtariPreprocessing needs opencv-python")
 
 
 def game(name: str = "Breakout", frameskip: int = 1, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -26,13 +25,7 @@ def game(name: str = "Breakout", frameskip: int = 1, **options: Any) -> gymnasiu
 
 
 def is_faster(env: Any) -> bool:
-    while not isinstance(env, AtariPreprocessing):
-        env = env.env
-    return "_get_obs" in vars(env)
-
-
-def test_the_source_code_of_this_version_is_known() -> None:
-    assert preprocessing.source_digest() == preprocessing._KNOWN
+    return "_get_obs" in vars(env.unwrapped)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +45,7 @@ def test_the_source_code_of_this_version_is_known() -> None:
 )
 def test_steps_are_those_of_gymnasium(options: dict[str, Any]) -> None:
     quick, plain = (FrameStackObservation(game(**options), 3) for _ in range(2))
-    speed_up_preprocessing(quick)
+    omit_unread_screens(quick)
     assert is_faster(quick) and not is_faster(plain)
     assert_same(quick.reset(seed=3), plain.reset(seed=3))
     quick.action_space.seed(3)
@@ -72,7 +65,7 @@ def test_steps_are_those_of_gymnasium(options: dict[str, Any]) -> None:
     plain.close()
 
 
-def test_what_reads_screens_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_reads_screens_itself_is_left_alone() -> None:
     class Between(gymnasium.Wrapper[Any, Any, Any, Any]):
         pass
 
@@ -81,25 +74,9 @@ def test_what_reads_screens_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
     inner = gymnasium.make("ALE/Breakout-v5", frameskip=1)
     for env in (AtariPreprocessing(Between(inner)), Own(inner), inner):
-        speed_up_preprocessing(env)
-        assert not any("_get_obs" in vars(link) for link in (env, inner.unwrapped))
-    monkeypatch.setattr(preprocessing, "_KNOWN", "")
-    unknown = game()
-    speed_up_preprocessing(unknown)
-    assert not is_faster(unknown)
+        omit_unread_screens(env)
+        assert not is_faster(env)
     inner.close()
-    unknown.close()
-
-
-def test_observations_that_were_returned_do_not_change() -> None:
-    env = FrameStackObservation(game(), 3)
-    speed_up_preprocessing(env)
-    env.reset(seed=0)
-    first = env.step(1)[0]
-    kept = first.copy()
-    assert not np.array_equal(env.step(2)[0], kept)
-    np.testing.assert_array_equal(first, kept)
-    env.close()
 
 
 def test_a_plan_env_does_not_draw_them_either() -> None:
@@ -138,42 +115,3 @@ def test_make_vec_is_sync_vector_env(n_workers: int | None) -> None:
             np.testing.assert_array_equal(mine, theirs, f"step {step}")
     vec.close()
     sync.close()
-
-
-# Resized screens
-
-
-@pytest.mark.parametrize(
-    ("shape", "size", "blocks"),
-    [
-        ((210, 160), (84, 84), (5, 2)),
-        ((210, 160, 3), (84, 84), (5, 2)),
-        ((210, 160), (60, 40), (21, 4)),
-        ((210, 160), (80, 105), (2, 1)),
-        # Those are resized as a whole: the ratio of rows is no exact number, there are too few
-        # blocks, a block is not a multiple of 8 bytes, and the screen grows.
-        ((210, 160), (64, 63), None),
-        ((250, 160), (84, 84), None),
-        ((210, 41), (20, 84), None),
-        ((210, 160), (160, 420), None),
-    ],
-)
-def test_results_are_those_of_opencv(
-    shape: tuple[int, ...], size: tuple[int, int], blocks: tuple[int, int] | None
-) -> None:
-    assert block_of(shape, size) == blocks
-    rng, resizer = np.random.default_rng(1), ScreenResizer(shape, size)
-    screen = np.zeros(shape, np.uint8)
-    returned = []
-    for number in range(60):
-        if number % 20 == 10:
-            screen = rng.integers(0, 256, shape, dtype=np.uint8)
-        elif number % 3:
-            screen[rng.integers(shape[0]), rng.integers(shape[1])] += 1
-        wanted = cv2.resize(screen, size, interpolation=cv2.INTER_AREA)
-        found = resizer.resize(screen)
-        assert found.dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)
-        returned.append((found, wanted))
-    for found, wanted in returned:
-        np.testing.assert_array_equal(found, wanted)

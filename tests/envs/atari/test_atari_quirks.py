@@ -143,14 +143,3 @@ def test_the_room_is_left_through_the_door(journey):
         fields = env.view_state(np.stack(states[1:]))
         for name in ("room", "x", "y"):
             assert fields[name].tolist() == [step.info[name] for step in steps[:-1]]
-
-
-@pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"seeds": True}], ids=str)
-def test_every_way_of_stepping_says_the_same(journey, options):
-    states, actions, steps = (part[::9] + part[-1:] for part in journey)
-    seeds = np.arange(len(states)) if options.pop("seeds", False) else None
-    with plangym_like.make(GAME, frameskip=1, **options) as env:
-        infos = env.step_batch(actions, np.stack(states), dt=4, seeds=seeds).infos
-        for name in ("room", "x", "y"):
-            assert infos[name].tolist() == [step.info[name] for step in steps]
-            assert infos[name].dtype == np.int64

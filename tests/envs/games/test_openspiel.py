@@ -131,30 +131,6 @@ def test_workers_give_the_same_bytes(name: str) -> None:
         assert_same_batch(parallel, played, np.random.default_rng(1).permutation(POSITIONS))
 
 
-@pytest.mark.parametrize("name", first_of(["2048", *GAMES]))
-@pytest.mark.ray
-def test_ray_gives_the_same_bytes(name: str) -> None:
-    with make(name, autoreset=False) as env, make(name, ray=True, n_workers=2) as cluster:
-        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
-        assert_same_batch(cluster, played, np.random.default_rng(1).permutation(POSITIONS))
-
-
-def test_a_score_of_2048_is_counted_once() -> None:
-    with make("2048", autoreset=False) as env:
-        _, obs, info = env.reset(seed=3)
-        score, over = 0.0, False
-        while not over:
-            before = obs
-            obs, reward, over, _, info = env.step(int(np.flatnonzero(info["action_mask"])[0]))
-            merged = obs.sum() - before.sum()  # a new tile has 2 or 4
-            assert merged in (2, 4)
-            assert (reward == 0) == (np.count_nonzero(obs) > np.count_nonzero(before))
-            score += reward
-        # Each tile is worth what it was merged from; two or four of it came by chance.
-        least = sum(tile * (np.log2(tile) - 2) for tile in obs.ravel() if tile)
-        assert least <= score <= least + obs.sum()
-
-
 @pytest.mark.parametrize(
     ("name", "wrappers"),
     first_of([("nim", [RecordEpisodeStatistics]), ("2048", []), ("chess", [])]),
@@ -183,16 +159,6 @@ def test_illegal_moves_are_refused_before_anything_happens() -> None:
         assert env.view_state(taken)["action_mask"].sum() == 0
         with pytest.raises(ActionError, match="this game of .* is over"):
             env.step(7, taken)
-
-
-@pytest.mark.parametrize("name", ["chess(chess960=true)", "backgammon"])
-def test_a_reset_after_a_restored_state_draws_the_same_chance(name: str) -> None:
-    with make(name) as env, make(name) as other:
-        state = env.reset(seed=0).state
-        other.reset(seed=5)
-        other.set_state(state)
-        assert (env.reset().state == other.reset().state).all()
-        assert (env.get_state() != state).any()
 
 
 def test_seeds_of_rows_draw_chance_anew() -> None:
@@ -253,20 +219,6 @@ def test_states_are_viewed_and_built_from_moves() -> None:
         env.make_state(history=[0])
 
 
-@pytest.mark.parametrize(("side", "dtype"), [(16, np.uint8), (20, np.uint16), (300, np.uint32)])
-def test_moves_of_any_number_are_saved(side: int, dtype: type) -> None:
-    with make("mnk", m=side, n=side, k=5) as env:
-        last = side * side - 1
-        state = env.step(last, env.reset(seed=0).state).state
-        assert env.simulator.base.positions.dtype == dtype
-        assert (env.make_state(history=[last]) == state).all()
-        env.simulator.clear_caches()
-        assert env.view_state(state)["history"].tolist() == [last]
-        step = env.step(0, state)
-        assert (step.info["action_mask"] == 0).nonzero()[0].tolist() == [0, last]
-        assert (env.step_batch([0], state).states[0] == step.state).all()
-
-
 def test_a_game_that_is_too_long_says_so() -> None:
     with make("2048", state_capacity=16) as env:
         _, _, info = env.reset(seed=0)
@@ -325,24 +277,6 @@ def test_rows_of_other_parameters_are_refused() -> None:
             other.step(0, state)
 
 
-@pytest.mark.parametrize(
-    ("name", "other", "options"),
-    [
-        ("hex(board_size=5)", "hex", {"board_size": 5}),
-        ("connect_four", "connect_four(rows=6)", {"columns": 7}),
-        ("twixt", "twixt", {"ansi_color_output": False}),
-    ],
-)
-def test_rows_of_the_same_game_by_another_name_are_accepted(
-    name: str, other: str, options: dict[str, Any]
-) -> None:
-    with plangym_like.make(PREFIX + name) as env:
-        state, _, info = env.reset(seed=0)
-        move = int(np.flatnonzero(info["action_mask"])[0])
-        with plangym_like.make(PREFIX + other, **options) as again:
-            assert content(again.step(move, state)) == content(env.step(move, state))
-
-
 class Negative(RewardWrapper):
     def reward(self, reward: Any) -> Any:
         return -reward
@@ -373,16 +307,6 @@ def test_rows_of_wrapped_games_are_restored(name: str) -> None:
                 assert [content(batch, at) for at in range(len(order))] == [
                     found[at] for at in order
                 ]
-
-
-def test_passes_are_moves() -> None:
-    with make("othello", autoreset=False) as env:
-        played, passes = play(env, Straight("othello", {}), 600), 64
-        only = played.rows[played.actions == passes]
-        env.simulator.clear_caches()
-        assert len(only)
-        assert env.view_state(only)["action_mask"].sum(1).tolist() == [1] * len(only)
-        assert_same_batch(env, played, np.random.default_rng(1).permutation(600))
 
 
 def test_vectorised_games_begin_again_after_their_end() -> None:

@@ -89,15 +89,6 @@ def test_workers_give_the_same_bytes(name: str, options: dict[str, Any]) -> None
         assert_same_batch(parallel, played, np.random.default_rng(1).permutation(POSITIONS))
 
 
-@pytest.mark.parametrize(("name", "options"), first_of(GAMES))
-@pytest.mark.ray
-def test_ray_gives_the_same_bytes(name: str, options: dict[str, Any]) -> None:
-    with make(name, autoreset=False, **options) as env:
-        played = play(env, Straight(name, options), POSITIONS)
-    with make(name, ray=True, n_workers=2, **options) as cluster:
-        assert_same_batch(cluster, played, np.random.default_rng(1).permutation(POSITIONS))
-
-
 @pytest.mark.parametrize(("name", "moves"), [("connect_four_v3", [3, 3, 0]), ("chess_v6", [77])])
 def test_no_board_comes_back_empty(name: str, moves: list[int]) -> None:
     """PettingZoo's own environments are empty after `copy.deepcopy`; positions are not."""
@@ -180,16 +171,3 @@ def test_boards_are_drawn(name: str) -> None:
         assert (first != second).any()
         drawing.set_state(env.get_state())
         assert (drawing.get_image() == second).all()
-
-
-def test_rows_of_the_same_game_by_another_name_are_accepted() -> None:
-    options = {"board_size": 19, "komi": np.float64(7.5), "screen_height": 400}
-    with make("go_v5") as env, make("classic/go_v5", **options) as other:
-        state = env.reset().state
-        assert content(other.step(3, state)) == content(env.step(3, state))
-
-
-def test_chess_is_shown_as_text() -> None:
-    with make("chess_v6", render_mode="ansi") as env:
-        env.reset()
-        assert env.gym_env.render().startswith("r n b q k b n r")

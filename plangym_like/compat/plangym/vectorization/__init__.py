@@ -11,14 +11,15 @@ import numpy as np
 
 from plangym_like.compat.plangym.core import PlangymEnv, import_also_as, writes_hooks
 from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_states
+from plangym_like.constructors import BatchEnv
 from plangym_like.envs.wrapping import WrapperLike
 from plangym_like.errors import InputError, WorkerDiedError
 from plangym_like.execution.known_ids import known_ids
 from plangym_like.execution.process_options import make_hosted
-from plangym_like.processes import external_process
-from plangym_like.results import Future
+from plangym_like.processes.external_process import ExternalProcess
 
 import_also_as(__name__, "env", "parallel", "ray")
+__all__ = ["BatchEnv", "ExternalProcess", "HostedEnv", "ParallelEnv", "RayEnv", "VectorizedEnv"]
 
 # Attributes and methods that are taken from the environment in this process
 _FORWARDED = (
@@ -69,7 +70,9 @@ class VectorizedEnv(PlangymEnv):
         self._env_kwargs.update(kwargs, autoreset=autoreset)
         self._n_workers = n_workers
         self.delay_setup = delay_setup
-        # The state in which new workers begin; by default, the current state.
+        # The workers that keep their own states, and the state in which new ones begin; by default,
+        # the current state.
+        self._workers: list[Any] | None = None
         self._worker_state: Any = None
         self._plan_env: Any = self.create_env_callable(delay_setup=True)()
         for attribute in ("SINGLETON", "STATE_IS_ARRAY", "AVAILABLE_OBS_TYPES", "DEFAULT_OBS_TYPE"):
@@ -146,19 +149,11 @@ class VectorizedEnv(PlangymEnv):
         If a worker has died, all workers are closed. New ones are made when they are needed.
         """
         self._worker_state = copy(self.get_state() if state is None else state)
-        if not self._set_worker_states(self._worker_state):
-            self._end_workers()
-
-    def _first_state(self) -> Any:
-        """Return the state in which new workers begin."""
-        return self.get_state() if self._worker_state is None else self._worker_state
-
-    def _set_worker_states(self, state: Any) -> bool:
-        """Make `state` the current state of existing workers; return False if one has died."""
-        return True
-
-    def _end_workers(self) -> None:
-        """Close all existing workers."""
+        if self._workers is not None:
+            try:
+                self._call("set_state", [(self._worker_state,)] * self.n_workers)
+            except self._deaths():
+                self._end_workers()
 
     def apply_wrappers(self, wrappers: Iterable[WrapperLike]) -> None:
         """Put wrappers around the environment, in workers too, and begin a new episode."""
@@ -198,8 +193,42 @@ class VectorizedEnv(PlangymEnv):
     def make_transitions(
         self, actions: Any, states: Any, dt: Any, return_state: bool | None = None
     ) -> tuple[list[Any], ...]:
-        """Step N times in workers."""
+        """Step N times in workers; without states, each worker continues from its own state."""
+        if return_state is None:
+            return_state = not without_states(states)
+        parts = zip(*self.batch_step_data(actions, states, dt, self.n_workers), strict=True)
+        jobs = [(some, each, steps, return_state) for each, some, steps in parts]
+        return self.unpack_transitions(self._call("step_batch", jobs), return_state)
+
+    @property
+    def workers(self) -> list[Any]:
+        """The workers that keep their own states; made when they are first needed."""
+        if self._workers is None:
+            state = self.get_state() if self._worker_state is None else self._worker_state
+            self._workers = self._make_workers()
+            self._call("set_state", [(state,)] * self.n_workers)
+        return self._workers
+
+    def _make_workers(self) -> list[Any]:
+        """Return `n_workers` new workers."""
         raise NotImplementedError
+
+    def _call(self, name: str, jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Call the method `name` in one worker for each of `jobs`, with these arguments."""
+        raise NotImplementedError
+
+    def _deaths(self) -> type[Exception]:
+        """Return the class of errors that say that a worker has died."""
+        raise NotImplementedError
+
+    def _end_workers(self) -> None:
+        """Close all existing workers."""
+        workers, self._workers = self._workers, None
+        for worker in workers or ():
+            self._end(worker)
+
+    def _end(self, worker: Any) -> None:
+        """Close `worker`."""
 
     @staticmethod
     def split_similar_chunks(vector: Any, n_chunks: int) -> Iterator[Any]:
@@ -250,125 +279,6 @@ for _name in ("frameskip", "autoreset"):
     setattr(VectorizedEnv, _name, _forwarded(_name).setter(partial(_changed, name=_name)))
 
 
-class ExternalProcess(external_process.ExternalProcess):
-    """Hosts an environment in a child process.
-
-    With ``blocking=False``, the methods return a `Future` of the result. Further options are passed
-    to the environment's own method.
-
-    Examples
-    --------
-    >>> from plangym_like.compat.plangym.control import ClassicControl
-    >>> with ExternalProcess(lambda: ClassicControl("CartPole-v1")) as process:
-    ...     state, obs, info = process.reset(return_states=True)
-    ...     future = process.step(1, state, blocking=False)
-    ...     future()[2]
-    1.0
-    """
-
-    def step(
-        self, action: Any, state: Any = None, dt: Any = 1, blocking: bool = True, **options: Any
-    ) -> Any:
-        """Step the environment."""
-        if state is not None:
-            options["state"] = state
-        if not (isinstance(dt, int) and dt == 1):
-            options["dt"] = dt
-        return _result(self.call("step", action, **options), blocking)
-
-    def step_batch(
-        self,
-        actions: Any,
-        states: Any = None,
-        dt: Any = 1,
-        return_state: bool | None = None,
-        blocking: bool = True,
-        **options: Any,
-    ) -> Any:
-        """Step many rows in the environment."""
-        options.update(states=states, dt=dt, return_state=return_state)
-        return _result(self.call("step_batch", actions, **options), blocking)
-
-    def reset(self, blocking: bool = True, return_states: bool = False, **options: Any) -> Any:
-        """Reset the environment; by default, return no state."""
-        options.setdefault("return_state", return_states)
-        return _result(self.call("reset", **options), blocking)
-
-    def set_state(self, state: Any, blocking: bool = True) -> Any:
-        """Set the state of the environment."""
-        return _result(self.call("set_state", state), blocking)
-
-
-def _result(future: Future[Any], blocking: bool) -> Any:
-    return future.result() if blocking else future
-
-
-class BatchEnv:
-    """Environments in other processes; each process steps a part of a batch.
-
-    Parameters
-    ----------
-    envs : sequence of ExternalProcess
-    blocking : bool
-        Let the processes step one after another, for debugging.
-    """
-
-    def __init__(self, envs: Sequence[ExternalProcess], blocking: bool) -> None:
-        self._envs = list(envs)
-        self._blocking = blocking
-
-    def __len__(self) -> int:
-        return len(self._envs)
-
-    def __getitem__(self, index: int) -> ExternalProcess:
-        return self._envs[index]
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the first environment."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._envs[0], name)
-
-    def make_transitions(
-        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None
-    ) -> tuple[list[Any], ...]:
-        """Step N times; return a list of N values for each value that ``step`` returns."""
-        if return_state is None:
-            return_state = not without_states(states)
-        parts = VectorizedEnv.batch_step_data(actions, states, dt, len(self))
-        jobs = zip(self._envs, *parts, strict=False)
-        results = [
-            env.step_batch(some, each, steps, return_state, blocking=self._blocking)
-            for env, each, some, steps in jobs
-        ]
-        if not self._blocking:
-            results = [result() for result in results]
-        return VectorizedEnv.unpack_transitions(results, return_state)
-
-    def sync_states(self, state: Any, blocking: bool = True) -> None:
-        """Make `state` the current state of all environments."""
-        waiting = [env.set_state(state, blocking=False) for env in self._envs]
-        if blocking:
-            for future in waiting:
-                future.result()
-
-    def reset(self, indices: Iterable[int] | None = None, return_states: bool = True) -> Any:
-        """Reset some or all environments; return arrays ``(states, obs, infos)``.
-
-        With ``return_states=False``, return ``(obs, infos)``.
-        """
-        chosen = range(len(self)) if indices is None else indices
-        waiting = [self[int(i)].reset(return_states=True, blocking=False) for i in chosen]
-        states, obs, infos = zip(*(future.result() for future in waiting), strict=True)
-        found = np.stack(obs), np.array(infos)
-        return (np.array(states), *found) if return_states else found
-
-    def close(self) -> None:
-        """Close the processes."""
-        for env in self._envs:
-            env.close()
-
-
 class ParallelEnv(VectorizedEnv):
     """An environment whose batches are stepped by worker processes on this machine.
 
@@ -402,7 +312,6 @@ class ParallelEnv(VectorizedEnv):
         **kwargs: Any,
     ) -> None:
         self._blocking = blocking
-        self._workers: BatchEnv | None = None
         super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
 
     def _execution_options(self) -> dict[str, Any]:
@@ -413,34 +322,23 @@ class ParallelEnv(VectorizedEnv):
         """Whether workers take turns on batches without states, instead of running in parallel."""
         return self._blocking
 
-    @property
-    def _batch_env(self) -> BatchEnv:
-        """The workers that keep their own states; made when they are first needed."""
-        if self._workers is None:
-            make = partial(_reset_first, self._create_worker_callable())
-            envs = [ExternalProcess(make) for _ in range(self.n_workers)]
-            self._workers = BatchEnv(envs, self._blocking)
-            self._workers.sync_states(self._first_state())
-        return self._workers
+    def _make_workers(self) -> list[Any]:
+        make = partial(_reset_first, self._create_worker_callable())
+        return [ExternalProcess(make) for _ in range(self.n_workers)]
 
-    def make_transitions(
-        self, actions: Any, states: Any, dt: Any, return_state: bool | None = None
-    ) -> tuple[list[Any], ...]:
-        """Step N times in workers; without states, each worker continues from its own state."""
-        return self._batch_env.make_transitions(actions, states, dt, return_state)
+    def _call(self, name: str, jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
+        waiting = []
+        for worker, arguments in zip(self.workers, jobs, strict=False):
+            waiting.append(worker.call(name, *arguments))
+            if self._blocking:
+                waiting[-1].result()
+        return [future.result() for future in waiting]
 
-    def _set_worker_states(self, state: Any) -> bool:
-        try:
-            if self._workers is not None:
-                self._workers.sync_states(state)
-        except WorkerDiedError:
-            return False
-        return True
+    def _deaths(self) -> type[Exception]:
+        return WorkerDiedError
 
-    def _end_workers(self) -> None:
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
+    def _end(self, worker: Any) -> None:
+        worker.close()
 
     def clone(self, **kwargs: Any) -> Self:
         """Return another environment made with the same arguments, updated with `kwargs`."""
@@ -499,54 +397,29 @@ class RayEnv(VectorizedEnv):
     See `VectorizedEnv` for the parameters.
     """
 
-    _actors: list[Any] | None = None
-
     def _execution_options(self) -> dict[str, Any]:
         return {"n_workers": self.n_workers, "ray": True}
 
-    @property
-    def workers(self) -> list[Any]:
-        """The actors that keep their own states; made when they are first needed."""
-        if self._actors is None:
-            import ray
-
-            actor_class = __getattr__("RemoteEnv")
-            make = self._create_worker_callable()
-            self._actors = [actor_class.remote(make) for _ in range(self.n_workers)]
-            ray.get([actor.setup.remote() for actor in self._actors])
-            self._set_worker_states(self._first_state())
-        return self._actors
-
-    def make_transitions(
-        self, actions: Any, states: Any, dt: Any, return_state: bool | None = None
-    ) -> tuple[list[Any], ...]:
-        """Step N times in actors; without states, each actor continues from its own state."""
+    def _make_workers(self) -> list[Any]:
         import ray
 
-        if return_state is None:
-            return_state = not without_states(states)
-        parts = self.batch_step_data(actions, states, dt, self.n_workers)
-        jobs = zip(self.workers, *parts, strict=False)
-        waiting = [
-            actor.step_batch.remote(some, each, steps, return_state)
-            for actor, each, some, steps in jobs
-        ]
-        return self.unpack_transitions(ray.get(waiting), return_state)
+        actor_class, make = __getattr__("RemoteEnv"), self._create_worker_callable()
+        actors = [actor_class.remote(make) for _ in range(self.n_workers)]
+        ray.get([actor.setup.remote() for actor in actors])
+        return actors
 
-    def _set_worker_states(self, state: Any) -> bool:
-        if self._actors is not None:
-            import ray
+    def _call(self, name: str, jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
+        import ray
 
-            try:
-                ray.get([actor.set_state.remote(state) for actor in self._actors])
-            except ray.exceptions.RayActorError:
-                return False
-        return True
+        actors = zip(self.workers, jobs, strict=False)
+        return ray.get([getattr(actor, name).remote(*job) for actor, job in actors])
 
-    def _end_workers(self) -> None:
-        if self._actors is not None:
-            import ray
+    def _deaths(self) -> type[Exception]:
+        from ray.exceptions import RayActorError
 
-            for actor in self._actors:
-                ray.kill(actor)
-            self._actors = None
+        return RayActorError
+
+    def _end(self, worker: Any) -> None:
+        import ray
+
+        ray.kill(worker)

@@ -125,6 +125,20 @@ class FastConnectFour(_Fast, ConnectFour):
     pass
 
 
+class FiveByFour(FastConnectFour):
+    """Connect Four with five columns and four rows: a draw."""
+
+    rows, columns = 4, 5
+    state_attributes = (("board", np.int8, (20,)),)
+
+
+class SixByFour(FastConnectFour):
+    """Connect Four with six columns and four rows: the second player wins."""
+
+    rows, columns = 4, 6
+    state_attributes = (("board", np.int8, (24,)),)
+
+
 def rules(game: type[Lines]) -> dict[str, Any]:
     """Return the options of planners for a game without infos."""
 

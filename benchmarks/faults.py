@@ -1,34 +1,40 @@
-"""Inject one fault into one library in this process; `fault_table.py` runs this script."""
+"""Inject the same faults into this package and its rivals, each in a new process.
+
+    python benchmarks/faults.py            # writes docs/figures/faults.json and faults.md
+    python benchmarks/faults.py --quick    # this package alone; writes nothing
+
+The script starts itself for each cell of the table, as ``faults.py LIBRARY FAULT``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.metadata
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import psutil
+from harness import known, parser, publish, table
 
+START_LIMIT, LIMIT = 120.0, 12.0
+VERSIONS = ("plangym", "gymnasium", "stable_baselines3", "numpy")
 NUM = 4
-KILL, CRASH, HANG, IN_C, TWO, LOCKED, SLOW = range(90, 97)
+CRASH, HANG, LOCKED, SLOW = range(90, 94)
 TIMEOUT = 1.0
 
 Outcome = tuple[bool, str]
-
-
-class TwoArguments(Exception):
-    """Pickles, but cannot be loaded again."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"{code}: {text}")
 
 
 class Locked(Exception):
@@ -52,16 +58,10 @@ class Echo(gymnasium.Env):
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        if action == KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
         if action == CRASH:
             ctypes.string_at(0)
         if action == HANG:
-            time.sleep(600)
-        if action == IN_C:
             ctypes.PyDLL(None).sleep(600)
-        if action == TWO:
-            raise TwoArguments(3, "text")
         if action == LOCKED:
             raise Locked
         if action == SLOW:
@@ -72,6 +72,8 @@ class Echo(gymnasium.Env):
 
 class Ours:
     """plangym_like, isolated lanes."""
+
+    module = "plangym_like"
 
     def __init__(self) -> None:
         import plangym_like
@@ -93,6 +95,8 @@ class Ours:
 
 class Plangym:
     """plangym's ParallelEnv."""
+
+    module = "plangym"
 
     def __init__(self) -> None:
         from plangym.core import PlangymEnv
@@ -125,6 +129,8 @@ class Plangym:
 class Gym:
     """Gymnasium's AsyncVectorEnv."""
 
+    module = "gymnasium"
+
     def __init__(self) -> None:
         self.env = gymnasium.vector.AsyncVectorEnv([Echo] * NUM)
         self.env.reset(seed=0)
@@ -143,6 +149,8 @@ class Gym:
 class SB3:
     """Stable-Baselines3's SubprocVecEnv."""
 
+    module = "stable_baselines3"
+
     def __init__(self) -> None:
         from stable_baselines3.common.vec_env import SubprocVecEnv
 
@@ -159,28 +167,11 @@ class SB3:
         self.env.close()
 
 
-class EnvPool:
-    """EnvPool, which has environments of its own, in threads of this process."""
-
-    def __init__(self) -> None:
-        import envpool
-
-        self.env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=NUM, num_threads=2)
-        self.env.reset()
-
-    def step(self, actions: Any, timeout: float | None = None) -> list[int]:
-        return [len(row) for row in self.env.step(np.array(actions, np.int32))[0]]
-
-    def close(self) -> None:
-        self.env.close()
-
-
-LIBRARIES: dict[str, type] = {
+LIBRARIES: dict[str, Any] = {
     "plangym_like": Ours,
     "plangym": Plangym,
     "AsyncVectorEnv": Gym,
     "SubprocVecEnv": SB3,
-    "EnvPool": EnvPool,
 }
 
 
@@ -201,8 +192,6 @@ def then_right(env: Any, error: str) -> Outcome:
     result, failure = told(lambda: env.step([5, 6, 7, 8]))
     if failure:
         return False, f"{error}; next step: {failure}"
-    if isinstance(env, EnvPool):
-        return True, f"{error}; next step runs"
     if result != [5, 6, 7, 8]:
         return False, f"{error}; next step answers {result} to [5, 6, 7, 8]"
     return True, f"{error}; next step right"
@@ -210,8 +199,6 @@ def then_right(env: Any, error: str) -> Outcome:
 
 def with_action(action: int, timeout: float | None = None) -> Callable[[Any], Outcome]:
     def run(env: Any) -> Outcome:
-        if isinstance(env, EnvPool):
-            return False, "cannot be done to it: it runs no Python environments"
         _, error = told(lambda: env.step([1, action, 3, 4], timeout))
         return then_right(env, error or "no error")
 
@@ -219,12 +206,6 @@ def with_action(action: int, timeout: float | None = None) -> Callable[[Any], Ou
 
 
 def kill_a_worker(env: Any) -> Outcome:
-    if isinstance(env, EnvPool):
-        thread = max(int(name) for name in os.listdir("/proc/self/task"))
-        libc = ctypes.CDLL(None)
-        libc.syscall(234, os.getpid(), thread, signal.SIGKILL)  # tgkill
-        time.sleep(1)
-        return then_right(env, "a thread killed")
     env.step([1, 2, 3, 4])
     victims = [p for p in psutil.Process().children(recursive=True) if _is_worker(p)]
     victims[-1].kill()
@@ -244,28 +225,18 @@ def _is_worker(process: psutil.Process) -> bool:
 def press_ctrl_c(env: Any) -> Outcome:
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, 0.3)
-    if isinstance(env, EnvPool):
-
-        def play() -> None:
-            while True:
-                env.step([0, 1, 0, 1])
-
-        return then_right(env, told(play)[1])
     _, error = told(lambda: env.step([1, SLOW, 3, 4]))
     return then_right(env, error or "no error")
 
 
 def give_a_wrong_action(env: Any) -> Outcome:
-    wrong = -1 if not isinstance(env, EnvPool) else 7
-    result, error = told(lambda: env.step([1, wrong, 3, 4]))
+    result, error = told(lambda: env.step([1, -1, 3, 4]))
     if not error:
         return False, f"taken without a word, {len(result)} rows come back"
     return then_right(env, error)
 
 
 def drop_an_answer(env: Any) -> Outcome:
-    if isinstance(env, EnvPool):
-        return False, "cannot be done to it: its environments do not tell what they were given"
     env.begin([1, 2, 3, 4])
     fine, text = then_right(env, "begun")
     # To refuse the next step is as good as to answer it.
@@ -273,10 +244,8 @@ def drop_an_answer(env: Any) -> Outcome:
 
 
 def close_while_it_hangs(env: Any) -> Outcome:
-    if isinstance(env, EnvPool):
-        return False, "cannot be done to it: it runs no Python environments"
     before = psutil.Process().children(recursive=True)
-    env.begin([1, IN_C, 3, 4])
+    env.begin([1, HANG, 3, 4])
     time.sleep(0.5)
     begun = time.perf_counter()
     _, error = told(env.close)
@@ -312,10 +281,7 @@ def kill_the_parent(library: str, action: int) -> Outcome:
 FAULTS: dict[str, Callable[[Any], Outcome]] = {
     "a worker is killed (SIGKILL) between two steps": kill_a_worker,
     "a row crashes its simulator (SIGSEGV)": with_action(CRASH),
-    "a row kills its process (SIGKILL)": with_action(KILL),
-    "a row hangs; the timeout is 1 s": with_action(HANG, TIMEOUT),
-    "a row hangs in C with the GIL held; the timeout is 1 s": with_action(IN_C, TIMEOUT),
-    "an exception that cannot be loaded again": with_action(TWO),
+    "a row hangs in C with the GIL held; the timeout is 1 s": with_action(HANG, TIMEOUT),
     "an exception that cannot be pickled": with_action(LOCKED),
     "Ctrl-C within a step": press_ctrl_c,
     "a step is begun, its answer never taken": drop_an_answer,
@@ -324,29 +290,120 @@ FAULTS: dict[str, Callable[[Any], Outcome]] = {
 }
 DEATHS = {
     "the parent is killed (SIGKILL), workers idle": 0,
-    "the parent is killed (SIGKILL), a worker stuck in C": IN_C,
+    "the parent is killed (SIGKILL), a worker stuck in C": HANG,
 }
 
 
-def main() -> None:
-    """``fault_injection.py LIBRARY FAULT`` prints ``ready``, does it, and prints ``ok|text``."""
-    library, fault = sys.argv[1:3]
-    if library == "parent":
-        env = LIBRARIES[fault]()
-        print("ready", flush=True)
-        action = int(sys.argv[3])
-        if action and not isinstance(env, EnvPool):
-            env.step([1, action, 3, 4])
-        time.sleep(60)
-    elif fault in DEATHS:
+def inject(library: str, fault: str) -> None:
+    """Print ``ready``, inject the fault, and print ``fine|text``."""
+    if fault in DEATHS:
         fine, text = kill_the_parent(library, DEATHS[fault])
-        print(f"{int(fine)}|{text}", flush=True)
     else:
         env = LIBRARIES[library]()
         print("ready", flush=True)
         fine, text = FAULTS[fault](env)
-        print(f"{int(fine)}|{text}", flush=True)
+    print(f"{int(fine)}|{text}", flush=True)
     os._exit(0)
+
+
+def be_the_parent(library: str, action: int) -> None:
+    """Open a library, begin the action if there is one, and wait to be killed."""
+    env = LIBRARIES[library]()
+    print("ready", flush=True)
+    if action:
+        env.step([1, action, 3, 4])
+    time.sleep(60)
+
+
+def measure(library: str, fault: str) -> dict[str, Any]:
+    """Return what became of one library under one fault."""
+    # Into a file: orphans would hold a pipe open.
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            [sys.executable, __file__, library, fault],
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        )
+        in_time = True
+        try:
+            wait_until_ready(process, output)
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            in_time = False
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        said = output.read().splitlines()
+    if not in_time:
+        what = said[-1].partition("|")[2] if "|" in said[-1] else "no answer"
+        return {"fine": False, "what": f"{what} within {LIMIT:.0f} s"}
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        return {"fine": False, "what": f"the whole program died ({name})"}
+    if not said or "|" not in said[-1]:
+        return {"fine": False, "what": "the whole program ended without a word"}
+    fine, _, what = said[-1].partition("|")
+    return {"fine": fine == "1", "what": what}
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], output: Any) -> None:
+    """Wait until the library's processes are ready; that may take seconds and is not measured."""
+    until = time.monotonic() + START_LIMIT
+    while process.poll() is None and os.fstat(output.fileno()).st_size == 0:
+        if time.monotonic() > until:
+            raise RuntimeError(f"{process.args} is not ready within {START_LIMIT:.0f} s")
+        time.sleep(0.05)
+
+
+def page(faults: dict[str, dict[str, Any]]) -> str:
+    """Return the results as Markdown."""
+    versions = []
+    for name in VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    libraries = [name for name in LIBRARIES if all(name in cells for cells in faults.values())]
+    rows = [
+        (
+            fault,
+            *(
+                f"{'✅' if cells[name]['fine'] else '❌'} {cells[name]['what'].replace('|', '/')}"
+                for name in libraries
+            ),
+        )
+        for fault, cells in faults.items()
+    ]
+    lines = [
+        f"Measured with `make fault-table`; {', '.join(versions)}.",
+        "✅: as one would wish; ❌: not.",
+        "",
+        *table(("fault", *libraries), rows),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure every cell and write the table; results of missing libraries are kept."""
+    if sys.argv[1:2] == ["parent"]:
+        be_the_parent(sys.argv[2], int(sys.argv[3]))
+    if sys.argv[1:2] and sys.argv[1] in LIBRARIES:
+        inject(*sys.argv[1:3])
+    chosen = parser(__doc__).parse_args()
+    kept = known("faults").get("faults", {})
+    results: dict[str, dict[str, Any]] = {}
+    for fault in (*FAULTS, *DEATHS):
+        results[fault] = dict(kept.get(fault, {}))
+        for library in ["plangym_like"] if chosen.quick else LIBRARIES:
+            if importlib.util.find_spec(LIBRARIES[library].module) is None:
+                continue
+            cell = results[fault][library] = measure(library, fault)
+            said = "fine" if cell["fine"] else "bad"
+            print(f"{said:4} {library:15} {fault}: {cell['what']}", flush=True)
+    if not chosen.quick:
+        publish("faults", {"limit_seconds": LIMIT, "faults": results}, page(results))
 
 
 if __name__ == "__main__":

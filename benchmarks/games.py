@@ -1,0 +1,212 @@
+"""Games of our searches against OpenSpiel's ``MCTSBot``, with the same number of simulations.
+
+Run it from anywhere; it continues where the last run has stopped::
+
+    python benchmarks/games.py --games 200 --simulations 50 --out games.jsonl
+    python benchmarks/games.py --speed  # the time of a simulation, and of evaluations by a network
+
+`UCT`, and `PUCT` with uniform priors and rollouts, play Connect Four and Othello; colours
+alternate. Both sides roll out random moves to the end of the game, keep no tree from one move to
+the next, and solve subtrees. The bot is the C++ one with ``uct_c=2``, which is ``explore=1`` in
+`UCT`, because returns of -1 to 1 are scaled to 0 to 1. `PUCT` has ``explore=4``: its default, 1.25,
+is for priors of a network. Every game is one line of the file, with its moves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyspiel
+
+import plangym_like
+from plangym_like import planners
+
+# The longest rollout, in moves: games end before.
+GAMES = {"connect_four": 42, "othello": 128}
+TOGETHER = 20  # games that are played at the same time
+
+
+class _Simulations:
+    """Ends a tree search after a number of descents from each root, one at a time."""
+
+    simulations: int
+
+    def _affordable(self, search: Any, memory: Any, cost: int) -> Any:
+        done = memory.descents
+        roots = super()._affordable(search, memory, cost)  # type: ignore[misc]
+        counts = np.bincount(roots, minlength=len(done))
+        counts = np.minimum(counts, np.maximum(self.simulations - done, 0))
+        memory.descents = done + counts
+        return np.arange(len(done)).repeat(counts)
+
+
+class _UCT(_Simulations, planners.UCT):
+    pass
+
+
+class _PUCT(_Simulations, planners.PUCT):
+    pass
+
+
+SEARCHES: dict[str, Any] = {"UCT": _UCT, "PUCT": partial(_PUCT, explore=4.0)}
+
+
+def play_games(
+    planner: Any, game: Any, simulations: int, numbers: list[int]
+) -> dict[int, dict[str, Any]]:
+    """Play several games together; our search moves first in those with even numbers."""
+    bots, states, results, moves = {}, {}, {}, {number: list[int]() for number in numbers}
+    for number in numbers:
+        evaluator = pyspiel.RandomRolloutEvaluator(1, number)
+        bots[number] = pyspiel.MCTSBot(game, evaluator, 2.0, simulations, 1000, True, number, False)
+        states[number], results[number] = game.new_initial_state(), planner.env.reset(seed=0)
+    finished: dict[int, dict[str, Any]] = {}
+
+    def move(number: int, action: int) -> None:
+        states[number].apply_action(action)
+        moves[number].append(action)
+        if states[number].is_terminal():
+            value = states.pop(number).returns()[number % 2]
+            finished[number] = {"result": value, "moves": moves[number]}
+        else:
+            results[number] = planner.env.step(action, results[number].state)
+
+    while states:
+        ours = [one for one in states if states[one].current_player() == one % 2]
+        for number in set(states).difference(ours):
+            move(number, bots[number].step(states[number]))
+        if ours:
+            starts = [results[number] for number in ours]
+            seed = [numbers[0], max(map(len, moves.values()))]
+            plans = planner.plan_batch(starts, budget=10**8, seed=seed)
+            for number, plan in zip(ours, plans, strict=True):
+                move(number, int(plan.next_action))
+    return finished
+
+
+def speeds() -> str:
+    """Return a table of the times of simulations and evaluations on Connect Four."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+    import connect_four
+    import torch
+    from open_spiel.python.algorithms import mcts
+
+    torch.set_num_threads(1)
+    game, count = pyspiel.load_game("connect_four"), 1_000
+    evaluator = mcts.RandomRolloutEvaluator(1, np.random.RandomState(0))
+    python = mcts.MCTSBot(game, 2.0, count, evaluator, solve=True)
+    cpp = pyspiel.MCTSBot(
+        game, pyspiel.RandomRolloutEvaluator(1, 0), 2.0, count, 1000, True, 0, False
+    )
+    own = plangym_like.make(connect_four.ConnectFour)
+    theirs = plangym_like.make("openspiel/connect_four")
+    network, rules = connect_four.Network(), connect_four.RULES
+
+    def search(cls: Any, env: Any, roots: int, simulations: int, **options: Any) -> Any:
+        planner = cls(env, **options)
+        planner.simulations = simulations
+        starts = [env.reset(seed=0)] * roots
+        return lambda: planner.plan_batch(starts, budget=10**7, seed=0)
+
+    def singly() -> None:
+        for _ in range(64):
+            one()
+
+    one = search(_PUCT, own, 1, 64, evaluate=network.evaluate, **rules)
+    together = search(_PUCT, own, 64, 64, evaluate=network.evaluate, **rules)
+    ways: dict[str, tuple[int, Any]] = {
+        "simulation, MCTSBot in Python": (count, lambda: python.step(game.new_initial_state())),
+        "simulation, MCTSBot in C++": (count, lambda: cpp.step(game.new_initial_state())),
+        "simulation, UCT on OpenSpiel's game": (
+            count,
+            search(_UCT, theirs, 1, count, batch=32, rollout=42),
+        ),
+        "simulation, UCT on NumPy's boards": (
+            5 * count,
+            search(_UCT, own, 1, 5 * count, batch=512, rollout=42, **rules),
+        ),
+        "simulation, UCT on NumPy's boards, 64 games": (
+            64 * count,
+            search(_UCT, own, 64, count, rollout=42, **rules),
+        ),
+        "evaluation, 64 searches with PUCT, one by one": (64 * 64, singly),
+        "evaluation, 64 searches together": (64 * 64, together),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(3):
+        for name, (number, call) in ways.items():
+            begun = time.process_time()
+            call()
+            times[name].append((time.process_time() - begun) / number)
+    lines = ["| what | CPU time, us |", "| --- | --- |"]
+    lines += [f"| {name} | {1e6 * np.median(found):.0f} |" for name, found in times.items()]
+    return "\n".join(lines)
+
+
+def table(games: list[dict[str, Any]]) -> str:
+    """Return wins, draws and losses of our searches, as a table in Markdown."""
+    lines = [
+        "| game | search | simulations | games | wins | draws | losses | score |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    kinds = Counter((one["game"], one["search"], one["simulations"]) for one in games)
+    for kind, count in sorted(kinds.items()):
+        results = [
+            one["result"]
+            for one in games
+            if (one["game"], one["search"], one["simulations"]) == kind
+        ]
+        wins, draws, losses = (sum(np.sign(one) == sign for one in results) for sign in (1, 0, -1))
+        score = (wins + draws / 2) / count
+        cells = (*kind, count, wins, draws, losses, f"{score:.0%}")
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the command line, play the games that are missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--games", type=int, default=200, help="for each game and search")
+    parser.add_argument("--simulations", type=int, default=100, help="for each move")
+    parser.add_argument("--out", type=Path, default=Path("games.jsonl"))
+    parser.add_argument("--only", nargs="+", choices=GAMES, default=list(GAMES))
+    parser.add_argument("--speed", action="store_true", help="measure times instead")
+    args = parser.parse_args()
+    if args.speed:
+        print(speeds())
+        return
+    done = []
+    if args.out.exists():
+        done = [json.loads(line) for line in args.out.read_text().splitlines()]
+    names = ("game", "search", "simulations", "number")
+    known = {tuple(one[name] for name in names) for one in done}
+    for first in range(0, args.games, TOGETHER):
+        for game in args.only:
+            for search in SEARCHES:
+                kind = game, search, args.simulations
+                numbers = range(first, min(first + TOGETHER, args.games))
+                missing = [number for number in numbers if (*kind, number) not in known]
+                if not missing:
+                    continue
+                with plangym_like.make(f"openspiel/{game}") as env:
+                    planner = SEARCHES[search](env, batch=1, rollout=GAMES[game])
+                    planner.simulations = args.simulations
+                    found = play_games(planner, pyspiel.load_game(game), args.simulations, missing)
+                for number, result in sorted(found.items()):
+                    done.append(dict(zip(names, (*kind, number), strict=True)) | result)
+                    with args.out.open("a") as file:
+                        file.write(json.dumps(done[-1]) + "\n")
+                print(table(done), flush=True)
+    print(table(done))
+
+
+if __name__ == "__main__":
+    main()

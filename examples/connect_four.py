@@ -1,0 +1,258 @@
+"""AlphaZero learns Connect Four by playing against itself.
+
+    python examples/connect_four.py --seconds 3600            # writes learn/connect_four.pt
+    python examples/connect_four.py --seconds 3600 --resume   # continues from there
+
+Many games are played at once: `PUCT.plan_batch` searches all their positions together, with one
+call of the network for each round. The network learns the policies of the searches and the results
+of the games, and their mirror images. From time to time it plays against `UCT`. (D. Silver et al.,
+"A general reinforcement learning algorithm that masters chess, shogi and Go through self-play",
+Science 2018.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+import plangym_like
+from plangym_like import planners
+from plangym_like.results import BatchInfo, BatchTransition
+
+ROWS, COLUMNS, HEIGHT = 6, 7, 7  # a column has a bit more than places, which is always 0
+BOTTOM = np.array([1 << HEIGHT * column for column in range(COLUMNS)], np.int64)
+PLACES = BOTTOM * ((1 << ROWS) - 1)
+TOP = BOTTOM << (ROWS - 1)
+
+
+class ConnectFour(gymnasium.Env[Any, Any]):
+    """Connect Four on bitboards: the stones of the player to move, and all stones."""
+
+    observation_space = spaces.Box(0, 2**62, (2,), np.int64)
+    action_space = spaces.Discrete(COLUMNS)
+    state_attributes = (("board", np.int64, (2,)),)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.board = np.zeros(2, np.int64)
+        return self.board.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        boards, _, rewards, ended, _ = self.step_states(self.board[None], np.array([action]))
+        self.board = boards[0]
+        return self.board.copy(), float(rewards[0]), bool(ended[0]), False, {}
+
+    @staticmethod
+    def step_states(boards: Any, actions: Any) -> Any:
+        """Step many boards; who chooses a full column has lost."""
+        own, stones = boards.T
+        stone = (stones + BOTTOM[actions]) & PLACES[actions] & ~stones
+        own, stones = own | stone, stones | stone
+        won = np.zeros(len(boards), bool)
+        for shift in (1, HEIGHT, HEIGHT - 1, HEIGHT + 1):
+            pairs = own & (own >> shift)
+            won |= (pairs & (pairs >> 2 * shift)) != 0
+        after, wrong = np.stack([stones & ~own, stones], axis=1), stone == 0
+        ended = won | wrong | (stones == PLACES.sum())
+        return after, after, np.where(wrong, -1.0, won), ended, np.zeros(len(boards), bool)
+
+
+RULES: dict[str, Any] = {
+    "legal": lambda obs, infos, states: (obs[:, 1:] & TOP) == 0,
+    "to_play": lambda obs, infos, states: np.bitwise_count(obs[:, 1]).astype(int) % 2,
+}
+
+
+def planes(boards: Any) -> torch.Tensor:
+    """Return boards ``(N, 2)`` as planes ``(N, 2, 6, 7)``: own stones, and the other player's."""
+    bits = BOTTOM << np.arange(ROWS)[:, None]
+    both = np.stack([boards[:, 0], boards[:, 1] & ~boards[:, 0]], axis=1)
+    return torch.from_numpy((both[:, :, None, None] & bits) != 0).float()
+
+
+class Network(torch.nn.Module):
+    """A policy and a value on three shared layers."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        nn = torch.nn
+        self.trunk = nn.Sequential(
+            *(nn.Conv2d(2, width, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(width, width, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(width, 8, 3, padding=1), nn.ReLU(), nn.Flatten()),
+        )
+        self.policy = nn.Linear(8 * ROWS * COLUMNS, COLUMNS)
+        self.value = nn.Sequential(nn.Linear(8 * ROWS * COLUMNS, 1), nn.Tanh())
+
+    def forward(self, boards: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits ``(N, 7)`` and values ``(N,)`` for the player to move."""
+        hidden = self.trunk(boards)
+        return self.policy(hidden), self.value(hidden).squeeze(-1)
+
+    @torch.no_grad()
+    def evaluate(self, boards: Any) -> tuple[Any, Any]:
+        """Return the priors and values that `PUCT` needs."""
+        logits, values = self(planes(boards))
+        return logits.softmax(-1).numpy(), values.numpy()
+
+
+class Games:
+    """Several games at once; one that has ended begins again."""
+
+    def __init__(self, env: Any, count: int) -> None:
+        self._env, self._start = env, env.reset(seed=0)
+        self.states = np.repeat(self._start.state[None], count, axis=0)
+        self.boards = np.repeat(self._start.obs[None], count, axis=0)
+
+    def positions(self, games: Any = slice(None)) -> BatchTransition:
+        """Return the positions of some games, to search from."""
+        states, boards = self.states[games], self.boards[games]
+        zeros, flags = np.zeros(len(states)), np.zeros(len(states), bool)
+        return BatchTransition(states, boards, zeros, flags, flags, BatchInfo(len(states), {}))
+
+    def play(self, actions: Any) -> tuple[Any, Any]:
+        """Play an action in each game; return the movers' rewards, and which games ended."""
+        step = self._env.step_batch(actions, self.states)
+        self.states, self.boards = np.array(step.states), np.array(step.obs)
+        self.states[step.terminateds] = self._start.state
+        self.boards[step.terminateds] = self._start.obs
+        return step.rewards, step.terminateds
+
+
+def self_play(planner: Any, args: argparse.Namespace, rng: Any) -> list[Any]:
+    """Play until as many games have ended as there are; return boards, policies and results."""
+    games, found = Games(planner.env, args.games), []
+    moves: list[list[Any]] = [[] for _ in range(args.games)]
+    finished = 0
+    while finished < args.games:
+        boards = games.boards
+        plans = planner.plan_batch(games.positions(), budget=args.simulations, seed=rng)
+        policies = np.array([plan.info["policy"] for plan in plans])
+        # At first, draw in proportion to the visits, so that games differ; later, take the best.
+        actions = [
+            rng.choice(COLUMNS, p=policy) if len(played) < 10 else policy.argmax()
+            for policy, played in zip(policies, moves, strict=True)
+        ]
+        planner.advance(actions)
+        rewards, ended = games.play(np.array(actions))
+        for number, played in enumerate(moves):
+            played.append((boards[number], policies[number]))
+            if ended[number]:
+                # The reward is that of the last mover; the others alternate back to the first.
+                signs = (-1.0) ** np.arange(len(played))[::-1]
+                results = rewards[number] * signs
+                found += [(*move, result) for move, result in zip(played, results, strict=True)]
+                moves[number], finished = [], finished + 1
+    return found
+
+
+def train(network: Network, optimizer: Any, moves: deque[Any], batches: int, rng: Any) -> None:
+    """Fit the policy to those of the searches, and the value to the results of the games."""
+    boards, policies, results = (np.array(part) for part in zip(*moves, strict=True))
+    for _ in range(batches):
+        rows = rng.integers(len(boards), size=256)
+        inputs, policy = planes(boards[rows]), torch.from_numpy(policies[rows]).float()
+        if rng.random() < 0.5:  # the mirror image is as good a position
+            inputs, policy = inputs.flip(-1), policy.flip(-1)
+        logits, values = network(inputs)
+        policy_loss = torch.nn.functional.cross_entropy(logits, policy)
+        value_loss = (values - torch.from_numpy(results[rows]).float()).square().mean()
+        optimizer.zero_grad()
+        (policy_loss + value_loss).backward()
+        optimizer.step()
+
+
+def match(ours: Any, other: Any, budgets: tuple[int, int], count: int, seed: int) -> float:
+    """Return the share of games that `ours` wins; a draw is half of one. Colours alternate."""
+    games, score, on = Games(ours.env, count), 0.0, np.ones(count, bool)
+    first = np.arange(count) % 2 == 0
+    for turn in range(ROWS * COLUMNS):
+        actions = np.zeros(count, int)
+        sides = (ours, budgets[0], first == (turn % 2 == 0)), (other, budgets[1], None)
+        mine = sides[0][2] & on
+        for planner, budget, _ in sides:
+            rows = np.flatnonzero(mine if planner is ours else on & ~mine)
+            if len(rows):
+                plans = planner.plan_batch(games.positions(rows), budget=budget, seed=[seed, turn])
+                actions[rows] = [plan.next_action for plan in plans]
+        rewards, ended = games.play(actions)
+        over = on & ended
+        score += (0.5 + np.where(mine, 0.5, -0.5) * rewards)[over].sum()
+        on &= ~ended
+        if not on.any():
+            break
+    return float(score / count)
+
+
+def learn(args: argparse.Namespace) -> list[tuple[int, float]]:
+    """Play, train and save until the time is over; return (games, score against UCT) pairs."""
+    torch.manual_seed(args.seed)
+    network, rng = Network(), np.random.default_rng(args.seed)
+    optimizer = torch.optim.Adam(network.parameters(), lr=2e-3, weight_decay=1e-4)
+    moves: deque[Any] = deque(maxlen=100_000)
+    curve: list[tuple[int, float]] = []
+    played = 0
+    if args.resume:
+        saved = torch.load(args.out, weights_only=False)
+        network.load_state_dict(saved["network"])
+        optimizer.load_state_dict(saved["optimizer"])
+        rng.bit_generator.state = saved["rng"]
+        moves.extend(saved["moves"])
+        curve, played = saved["curve"], saved["played"]
+    env = plangym_like.make(ConnectFour)
+    planner = planners.PUCT(env, network.evaluate, noise=0.25, alpha=1.0, **RULES)
+    player = planners.PUCT(env, network.evaluate, **RULES)
+    opponent = planners.UCT(env, rollout=ROWS * COLUMNS, **RULES)
+    end, due = time.monotonic() + args.seconds, 0.0
+    while True:
+        found = self_play(planner, args, rng)
+        moves.extend(found)
+        played += args.games
+        train(network, optimizer, moves, 10 + len(found) // 64, rng)
+        is_over = time.monotonic() >= end
+        if is_over or time.monotonic() >= due:
+            budgets = args.simulations, args.opponent * (1 + ROWS * COLUMNS // 2)
+            score = match(player, opponent, budgets, args.matches, len(curve))
+            curve.append((played, score))
+            print(f"{played:,} games: {score:.0%} against UCT", flush=True)
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            content = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+            content |= {"rng": rng.bit_generator.state, "moves": list(moves)}
+            torch.save(content | {"curve": curve, "played": played}, args.out)
+            due = time.monotonic() + args.every
+        if is_over:
+            return curve
+
+
+def main() -> int:
+    """Read the command line and learn; return 1 if the goal was missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--every", type=float, default=300.0, help="seconds between evaluations")
+    parser.add_argument("--games", type=int, default=64, help="games that are played at once")
+    parser.add_argument("--simulations", type=int, default=64, help="for a move of the network")
+    parser.add_argument("--opponent", type=int, default=1000, help="simulations of UCT, about")
+    parser.add_argument("--matches", type=int, default=20, help="games of an evaluation")
+    parser.add_argument("--goal", type=float, default=0.8, help="score against UCT in the end")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="continue from the file --out")
+    parser.add_argument("--out", type=Path, default=Path("learn/connect_four.pt"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    score = learn(args)[-1][1]
+    if score < args.goal:
+        print(f"{score:.0%} is less than {args.goal:.0%}", file=sys.stderr)
+    return int(score < args.goal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
