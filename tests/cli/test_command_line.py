@@ -337,7 +337,7 @@ def test_a_killed_search_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixtur
         "            self.save()\n"
         "        if calls == 55:\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "planner._Repeated = Repeated\n"
+        "planner._repeated = Repeated\n"
         "main(sys.argv[1:])\n"
     )
     options = ["--budget", "8000", "--seed", "3", "--checkpoint", str(folder)]
