@@ -81,6 +81,9 @@ class CostModel:
     message_seconds: float = MESSAGE_SECONDS
     # The shortest time per step, in seconds, by the number of bits of the number of steps.
     _seconds: dict[int, float] = field(default_factory=dict, init=False)
+    # Whether to measure the next batch here; how many batches of a few milliseconds were sent.
+    _measures: bool = field(default=False, init=False)
+    _num_cheap: int = field(default=0, init=False)
 
     def seconds_per_row(self, steps: float) -> float:
         """Return the seconds that a row with `steps` steps takes; 0 if this is not known."""
@@ -90,8 +93,11 @@ class CostModel:
         """Return whether to send `count` rows, of `steps` steps on average, to `workers` workers.
 
         If no time is known yet, the result is true: the rows are then timed while the batch is
-        stepped.
+        stepped. After some batches it is false, so that rows are timed here (see `note_sent`).
         """
+        if self._measures:
+            self._measures = False
+            return False
         here = count * self.seconds_per_row(steps)
         cost = self.message_seconds + workers * _WAKE_SECONDS
         return not here or cost + here / (workers + 1) < here
@@ -99,6 +105,19 @@ class CostModel:
     def cheap(self, count: int, steps: float) -> bool:
         """Return whether `count` rows are known to take less time here than a message takes."""
         return 0.0 < count * self.seconds_per_row(steps) < self.message_seconds
+
+    def note_sent(self, count: int, steps: float, *, seconds: float) -> None:
+        """Record how long a batch took that was sent.
+
+        Workers may take all rows of a cheap batch, and step them in ranges so short that rows seem
+        expensive. So the batch after one that was slower than expected here is not sent, and those
+        after 4, 16, 64 ... cheap ones.
+        """
+        here = count * self.seconds_per_row(steps)
+        if 0.0 < min(here, seconds) < _CHEAP_SECONDS:
+            self._num_cheap += 1
+            is_turn = self._num_cheap > 1 and math.log(self._num_cheap, 4).is_integer()
+            self._measures = is_turn or here < seconds
 
     def note(self, taken: float, steps: float, *, seconds: float) -> None:
         """Record how long a process took for `taken` single steps, of rows with `steps` steps.
@@ -162,9 +181,6 @@ class ProcessExecutor:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
         if stepper is not None:  # it steps the batches that are not worth sending
             stepper.tally = self.tally
-        # Whether this process steps the next batch, to measure it; how many batches of a few
-        # milliseconds were sent.
-        self._measures_again, self._num_cheap = False, 0
         # The size of the last batch that was stepped here, and in which copy of this process; how
         # many more of this size to step here without asking the cost model.
         self._small: tuple[Any, ...] = ()
@@ -215,7 +231,7 @@ class ProcessExecutor:
                     return future
                 if not over:
                     run.attempt(partial(self.drive, run))
-                self._note_sent(inputs, run)
+                self.costs.note_sent(inputs.count, steps_of(inputs), seconds=run.seconds())
         error = run.error
         if error is None:
             return run.result
@@ -224,20 +240,6 @@ class ProcessExecutor:
             raise error
         finally:
             del error
-
-    def _note_sent(self, inputs: Inputs, run: BatchRun) -> None:
-        """Decide whether the next batch is stepped here, to measure the time of rows again.
-
-        Workers may take all rows of cheap batches, and step them in ranges so short that rows seem
-        expensive. So this process steps the batch after one that was slower than expected here, and
-        after 4, 16, 64 ... cheap ones.
-        """
-        here, seconds = inputs.count * self.costs.seconds_per_row(steps_of(inputs)), run.seconds()
-        self._measures_again = False
-        if 0.0 < min(here, seconds) < _CHEAP_SECONDS:
-            self._num_cheap += 1
-            is_turn = self._num_cheap > 1 and math.log(self._num_cheap, 4).is_integer()
-            self._measures_again = is_turn or here < seconds
 
     def alone(self) -> threading.Lock:
         """Return the lock to hold while batches are advanced; see `not_in_use`."""
@@ -260,10 +262,7 @@ class ProcessExecutor:
             return True
         if not options.blocking:  # `submit` must return quickly
             return self.costs.cheap(count, steps_of(inputs))
-        if count == 1 or self._measures_again:  # a single row is never worth sending
-            self._measures_again = (
-                False  # the next batch may be sent, if the time measured now says so
-            )
+        if count == 1:  # a single row is never worth sending
             return True
         return not self.costs.worth_sending(count, steps_of(inputs), workers=workers)
 

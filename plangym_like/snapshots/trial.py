@@ -29,7 +29,7 @@ from gymnasium import Space
 
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import EnvApiError, SnapshotError, StateCapacityError, StateError
-from plangym_like.snapshots.chains import chain, libraries_left_open, links
+from plangym_like.snapshots.chains import chain, innermost, libraries_left_open, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import (
     attributes,
@@ -48,6 +48,8 @@ Outcome = tuple[Any, ...]
 FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 # The number of steps of the episode, of the one without a seed, and of one from the seed again.
 _STEPS, _UNSEEDED_STEPS, _SEEDED_STEPS = 12, 3, 1
+# The steps of each of two episodes in which changed settings are looked for.
+_SETTING_STEPS = 3
 # So many steps show the sizes of states and actions.
 MEASURED_STEPS = 6
 # If so many seconds have passed after two steps, the episode ends.
@@ -137,6 +139,8 @@ class Trial:
                 self._compare_seeded(first)
             unseeded = self._compare_restored(first)
             self._compare_unseeded(unseeded)
+            if self._sim.snapshot == "native" and self._sim.suspect_wrappers():
+                self._refuse_changed_settings()
         return "; ".join(dict.fromkeys(self._notes[:2]))
 
     def _compare_restored(self, first: _Episode) -> _Episode:
@@ -181,6 +185,42 @@ class Trial:
                 f"{self._name()} does not repeat itself: its steps draw from {name} (first at step "
                 f"{step}), which no state row holds. {self._remedy}"
             )
+
+    def _refuse_changed_settings(self) -> None:
+        """Look for attributes of the environment that a wrapper changes, and that no row restores.
+
+        What they change may be rare, such as the end of an episode at another limit.
+        """
+        base = innermost(self._sim.env)
+        row: Row = np.zeros(self._sim.payload_nbytes, np.uint8)
+        try:
+            self._play(self._sim, _SEED)
+            self._sim.read(row)
+            wanted = attributes(base)
+            self._play(self._sim, _SEED + 1)
+            self._sim.write(row)
+            names = differing_attributes(wanted, attributes(base))
+            if names:  # those that differ without wrappers, too, are variables of the environment
+                alone = []
+                for seed in (_SEED, _SEED + 1):
+                    base.reset(seed=seed)
+                    for action in self._actions[: seed + 2]:
+                        base.step(copy.deepcopy(action))
+                    alone.append(attributes(base))
+                names = [name for name in names if name not in differing_attributes(*alone)]
+        except Exception:  # it is found elsewhere, if it matters
+            return
+        names = [name for name in names if name.count(".") == 1]
+        if names:
+            raise SnapshotError(
+                f"{self._name()} changes settings that no state row holds: "
+                f"{', '.join(names[:_NAMED])}. {self._remedy}"
+            )
+
+    def _play(self, simulator: Any, seed: int) -> None:
+        simulator.reset(seed)
+        for action in while_quick(self._actions[:_SETTING_STEPS]):
+            simulator.step(copy.deepcopy(action), 1)
 
     def _compare_seeded(self, first: _Episode) -> None:
         """Begin `first` from its seed again, in the second copy, and compare the outcomes.

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 
-import plangym_like
-from plangym_like.execution.process_executor import MESSAGE_SECONDS, CostModel, ProcessExecutor
+from plangym_like.execution.process_executor import MESSAGE_SECONDS, CostModel
 
 ROW = 1e-4
 
@@ -48,20 +44,18 @@ def test_batches_whose_mean_dt_varies_are_compared_by_their_steps() -> None:
     assert not costs.worth_sending(4, 4.2, workers=1)
 
 
-def test_batches_that_are_sent_are_measured_here_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(CostModel, "worth_sending", lambda *args, **kwargs: True)
-    here = []
-    run_here = ProcessExecutor._run_here
-
-    def recorded(self: ProcessExecutor, inputs: Any, options: Any) -> Any:
-        here.append(inputs.count)
-        return run_here(self, inputs, options)
-
-    monkeypatch.setattr(ProcessExecutor, "_run_here", recorded)
-    with plangym_like.make("CartPole-v1", n_workers=2, audit="off") as env:
-        state = env.reset(seed=0).state
-        results = [env.step_batch(np.zeros(64, np.int64), state) for _ in range(6)]
-    assert 64 in here
-    assert all(np.array_equal(each.states, results[0].states) for each in results)
+def test_cheap_batches_that_were_sent_are_measured_here_now_and_then() -> None:
+    costs = CostModel()
+    costs.note(1, 1, seconds=ROW)  # they seem expensive
+    sent = 0
+    for _ in range(3):
+        while costs.worth_sending(50, 1, workers=2):
+            costs.note_sent(50, 1, seconds=2e-3)
+            sent += 1
+    assert sent == 4 + 12 + 48
+    costs.note_sent(50, 1, seconds=6e-3)  # longer than expected here
+    assert not costs.worth_sending(50, 1, workers=2)
+    assert costs.worth_sending(50, 1, workers=2)
+    for _ in range(100):
+        costs.note_sent(500, 1, seconds=60e-3)  # this is not cheap
+        assert costs.worth_sending(500, 1, workers=2)
