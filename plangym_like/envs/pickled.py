@@ -240,8 +240,6 @@ class PickledSimulator(GymnasiumSimulator):
             allow_pickle=self._allow_pickle,
         )
 
-    # Neither looks for settings, which rows hold, or for other parts of rows.
-
     def read(self, payload: Row) -> int:
         """Save the environment and its wrappers to `payload`; return the number of bytes used."""
         return self.codec.read(payload)

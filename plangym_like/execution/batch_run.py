@@ -476,7 +476,7 @@ class BatchRun:
         if mine.any() or (self._marks == unreported(outcome.worker)).any():
             self._marks[mine] = HERE
             self._pool.policy.note_progress()
-        else:
+        elif not (stop - start == 1 and row in self._faults.suspects):  # their deaths are counted
             self._pool.policy.note_death_without_progress(error)
         if outcome.in_row:
             self._faults.note_death(row, error, alone=stop - start == 1)

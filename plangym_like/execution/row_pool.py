@@ -396,9 +396,10 @@ class RowPool(WorkerPool[RowWorker]):
     def abandon(self, batch: SharedBatch) -> None:
         """Release the memory of a batch that has ended, once no worker writes to it.
 
-        There are no tokens of it any more, and workers finish the ranges that they have taken.
-        Those that do not do so within a second are replaced.
+        Workers finish the ranges that they have taken. Those that do not do so within a second are
+        replaced. A worker may put back a token later, which means nothing then.
         """
+        batch.void()
         until = time.monotonic() + _GRACE_SECONDS
         while left := [worker for worker in self.workers if worker.may_write(batch.number)]:
             if time.monotonic() < until:

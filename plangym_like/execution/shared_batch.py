@@ -283,6 +283,11 @@ class SharedBatch:
             lent = np.frombuffer(block.memory, np.uint8)
         self._regions[region] = lent
 
+    def void(self) -> None:
+        """Let workers ignore tokens of this batch from now on: its header names no batch."""
+        if "inputs" in self._regions:
+            self._regions["inputs"][:HEADER_NBYTES].view(np.int64)[0] = 0
+
     def release(self) -> None:
         """Give the blocks back to their pools; lent blocks follow when the caller drops the arrays.
 

@@ -208,14 +208,15 @@ class LaneChannel:
         self._lay_out(columns)
 
     def _lay_out(self, columns: dict[str, NDArray[Any]]) -> None:
-        self._layout, self._columns, place = self._words[_LAYOUT], {}, 0
+        # No layout is known until all columns have their places, in case of an interrupt.
+        self._layout, self._columns, place = -1, {}, 0
         for name, column in columns.items():
             end = place + -(-column.nbytes // _ALIGNMENT) * _ALIGNMENT
             if end > len(self._replies):
-                self._layout = -1
                 return
             view = np.frombuffer(self._replies, column.dtype, column.size, place)
             self._columns[name], place = view.reshape(column.shape), end
+        self._layout = self._words[_LAYOUT]
 
 
 class Reply(NamedTuple):
