@@ -33,12 +33,7 @@ from plangym_like.envs.kernel import (
     Outcomes,
     States,
 )
-from plangym_like.errors import (
-    InputError,
-    SnapshotError,
-    StateCapacityError,
-    StateFormatError,
-)
+from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.random_state import (
     GENERATOR_NBYTES,
@@ -157,8 +152,9 @@ class TaxiCodec(GridCodec):
 class BlackjackCodec(AttributeCodec):
     """Saves Blackjack: the cards of both hands, and the dealer's card that is shown.
 
-    A player loses with 22 cards at the latest; a hand has more than `_ROOM` cards only if a game is
-    continued long after its end.
+    A player loses with 22 cards at the latest, and has more than `_ROOM` cards only if a game is
+    continued long after its end. Then rows hold the sum of the rest, ``more``: nothing else of it
+    matters.
     """
 
     _ROOM = 32
@@ -167,7 +163,8 @@ class BlackjackCodec(AttributeCodec):
 
     def __init__(self, base: Any) -> None:
         sizes = {"player": self._ROOM, "dealer": self._ROOM, "shown": 2}
-        super().__init__(base, [Attribute(name, np.uint8, (sizes[name],)) for name in sizes])
+        cards = [Attribute(name, np.uint8, (sizes[name],)) for name in sizes]
+        super().__init__(base, [*cards, Attribute("more", np.int64)])
         self.columns = {}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -177,19 +174,16 @@ class BlackjackCodec(AttributeCodec):
     def values(self) -> Sequence[Any]:
         env = self._base
         suit = self._SUITS.index(env.dealer_top_card_suit)
-        shown = suit, self._VALUES.index(env.dealer_top_card_value_str)
-        return self._padded(env.player), self._padded(env.dealer), np.array(shown, np.uint8)
+        shown = np.array((suit, self._VALUES.index(env.dealer_top_card_value_str)), np.uint8)
+        player, more = env.player[: self._ROOM], sum(env.player[self._ROOM :])
+        return self._padded(player), self._padded(env.dealer), shown, more
 
     def _padded(self, hand: Sequence[int]) -> NDArray[np.uint8]:
-        if len(hand) > self._ROOM:
-            raise StateCapacityError(
-                f"a hand has {len(hand)} cards, but rows have room for {self._ROOM}; reset the game"
-            )
         return np.frombuffer(bytes(hand).ljust(self._ROOM, b"\0"), np.uint8)
 
     def put(self, values: Sequence[Any]) -> None:
         """Set the attributes to `values`; raise `StateFormatError` if a row is damaged."""
-        env, (*hands, shown) = self._base, values
+        env, (*hands, shown, more) = self._base, values
         player, dealer = (list(hand.tobytes().rstrip(b"\0")) for hand in hands)
         try:
             suit, value = self._SUITS[shown[0]], self._VALUES[shown[1]]
@@ -197,18 +191,24 @@ class BlackjackCodec(AttributeCodec):
             raise StateFormatError("a state row is damaged: there is no such card") from error
         if not player or not dealer:
             raise StateFormatError("a state row is damaged: there is no such hand")
-        env.player, env.dealer = player, dealer
+        if more < 0 or (more and len(player) < self._ROOM):
+            raise StateFormatError(
+                f"a state row is damaged: there are no cards with the sum {more}"
+            )
+        env.player, env.dealer = player + [more] * (more > 0), dealer
         env.dealer_top_card_suit, env.dealer_top_card_value_str = suit, value
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the hands ``player`` and ``dealer``, cards from 1 (ace) to 10."""
-        hands = {}
+        fields: dict[str, Any] = {"more": 0} if "player" in physics else {}
         for name, cards in physics.items():
             hand = np.asarray(cards)
-            if hand.dtype.kind not in "iu" or hand.ndim != 1 or not {*hand} <= {*range(1, 11)}:
-                raise InputError(f"a hand is a list of cards from 1 (ace) to 10, got {cards!r}")
-            hands[name] = self._padded(hand.tolist())
-        super().build_state(payload, hands)
+            is_list = hand.dtype.kind in "iu" and hand.ndim == 1 and 0 < len(hand) <= self._ROOM
+            if not is_list or not {*hand} <= {*range(1, 11)}:
+                told = f"a hand is a list of 1 to {self._ROOM} cards from 1 (ace) to 10"
+                raise InputError(f"{told}, got {cards!r}")
+            fields[name] = self._padded(hand.tolist())
+        super().build_state(payload, fields)
 
 
 CODECS: dict[type, type[GridCodec | BlackjackCodec]] = {

@@ -178,6 +178,21 @@ def test_parts_that_do_not_exist_are_refused(name: str, physics: Any, reason: st
         env.make_state(**physics)
 
 
+def test_cards_are_drawn_long_after_the_end() -> None:
+    env, hand = ToyTextEnv("Blackjack-v1"), gym.make("Blackjack-v1").unwrapped
+    hand.reset(seed=0)
+    state = env.reset(seed=0).state
+    for action in [1] * 60 + [0, 0]:
+        obs, reward, *_ = hand.step(action)
+        first, again = env.step(action, state), env.step(action, state)
+        assert (first.state == again.state).all()
+        assert (first.obs, first.reward) == (obs, reward)
+        state = first.state
+    assert env.step(1, env.make_state(state, player=[2, 3])).obs[0] <= 16
+    with pytest.raises(InputError, match="a list of 1 to 32 cards"):
+        env.make_state(player=[1] * 33)
+
+
 def test_only_the_games_themselves_are_taken() -> None:
     class Longer(TaxiEnv):
         pass
