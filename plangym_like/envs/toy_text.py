@@ -160,6 +160,7 @@ class BlackjackCodec(AttributeCodec):
     _ROOM = 32
     _SUITS = ("", "C", "D", "H", "S")
     _VALUES = ("", "A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
+    _JACK = 11
 
     def __init__(self, base: Any) -> None:
         sizes = {"player": self._ROOM, "dealer": self._ROOM, "shown": 2}
@@ -199,7 +200,11 @@ class BlackjackCodec(AttributeCodec):
         env.dealer_top_card_suit, env.dealer_top_card_value_str = suit, value
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the hands ``player`` and ``dealer``, cards from 1 (ace) to 10."""
+        """Write the hands ``player`` and ``dealer``, cards from 1 (ace) to 10.
+
+        The dealer's first card is the one that is shown, in the suit that was shown before. A 10 is
+        a jack unless another picture was shown: Gymnasium has no image of another 10.
+        """
         fields: dict[str, Any] = {"more": 0} if "player" in physics else {}
         for name, cards in physics.items():
             hand = np.asarray(cards)
@@ -208,6 +213,9 @@ class BlackjackCodec(AttributeCodec):
                 told = f"a hand is a list of 1 to {self._ROOM} cards from 1 (ace) to 10"
                 raise InputError(f"{told}, got {cards!r}")
             fields[name] = self._padded(hand.tolist())
+            if name == "dealer":
+                suit, value = self.fields(payload[None])[0]["shown"]
+                fields["shown"] = suit, hand[0] if hand[0] < 10 else max(value, self._JACK)
         super().build_state(payload, fields)
 
 

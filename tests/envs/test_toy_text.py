@@ -193,6 +193,15 @@ def test_cards_are_drawn_long_after_the_end() -> None:
         env.make_state(player=[1] * 33)
 
 
+def test_the_first_card_of_a_dealer_is_shown() -> None:
+    env = ToyTextEnv("Blackjack-v1")
+    state = env.make_state(env.reset(seed=0).state, dealer=[2, 5])
+    for card, shown in ((1, "A"), (7, "7"), (10, "J")):
+        env.set_state(env.make_state(state, dealer=[card, 5]))
+        base = env.simulator.base
+        assert (base.dealer[0], base.dealer_top_card_value_str) == (card, shown)
+
+
 def test_only_the_games_themselves_are_taken() -> None:
     class Longer(TaxiEnv):
         pass
