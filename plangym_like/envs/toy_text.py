@@ -10,7 +10,9 @@ generators at once (see `next_doubles`). The results are compared with the game'
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,21 +109,18 @@ class GridCodec(AttributeCodec):
 
         Parts take precedence over ``s``. A ``lastaction`` of -1 or ``None`` means: none yet.
         """
+        first, *others = self.layout.names or ()
+        _check_names(physics, (first, *self.parts, *others))
         given, sizes = dict(physics), tuple(self.parts.values())
         if given.get("lastaction", 0) is None:
             given["lastaction"] = _NOTHING
-        parts = {name: given.pop(name) for name in self.parts if name in given}
-        super().build_state(payload, given)
         fields = self.fields(payload[None])[0]
-        try:
-            numbers = dict(zip(self.parts, np.unravel_index(fields["s"], sizes), strict=True))
-            fields["s"] = np.ravel_multi_index(tuple({**numbers, **parts}.values()), sizes)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"there is no such place: {physics!r}: {error}") from error
         for name, bound in self.bounds.items():
-            if fields[name] not in bound:
-                told = f"{name} must be a whole number from {bound.start} to {bound.stop - 1}"
-                raise InputError(f"{told}, got {fields[name]}")
+            fields[name] = _whole(name, given.pop(name, fields[name]), bound)
+        parts = zip(self.parts, np.unravel_index(fields["s"], sizes), sizes, strict=True)
+        numbers = [_whole(name, given.pop(name, now), range(size)) for name, now, size in parts]
+        fields["s"] = np.ravel_multi_index(tuple(numbers), sizes)
+        super().build_state(payload, given)
 
 
 class TaxiCodec(GridCodec):
@@ -205,6 +204,7 @@ class BlackjackCodec(AttributeCodec):
         The dealer's first card is the one that is shown, in the suit that was shown before. A 10 is
         a jack unless another picture was shown: Gymnasium has no image of another 10.
         """
+        _check_names(physics, ("player", "dealer"))
         fields: dict[str, Any] = {"more": 0} if "player" in physics else {}
         for name, cards in physics.items():
             hand = np.asarray(cards)
@@ -217,6 +217,22 @@ class BlackjackCodec(AttributeCodec):
                 suit, value = self.fields(payload[None])[0]["shown"]
                 fields["shown"] = suit, hand[0] if hand[0] < 10 else max(value, self._JACK)
         super().build_state(payload, fields)
+
+
+def _check_names(physics: Mapping[str, Any], names: Sequence[str]) -> None:
+    unknown = [name for name in physics if name not in names]
+    if unknown:
+        told = ", ".join(names)
+        raise InputError(f"this state has no field {unknown[0]!r}; its fields are {told}")
+
+
+def _whole(name: str, value: Any, bound: range) -> int:
+    """Return `value`, given as `name`, as an int; raise `InputError` if it is not in `bound`."""
+    with contextlib.suppress(TypeError):
+        if not isinstance(value, bool) and operator.index(value) in bound:
+            return operator.index(value)
+    told = f"{name} must be a whole number from {bound.start} to {bound.stop - 1}"
+    raise InputError(f"{told}, got {value!r}")
 
 
 CODECS: dict[type, type[GridCodec | BlackjackCodec]] = {
