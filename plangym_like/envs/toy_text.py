@@ -10,7 +10,9 @@ generators at once (see `next_doubles`). The results are compared with the game'
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,12 +35,7 @@ from plangym_like.envs.kernel import (
     Outcomes,
     States,
 )
-from plangym_like.errors import (
-    InputError,
-    SnapshotError,
-    StateCapacityError,
-    StateFormatError,
-)
+from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.random_state import (
     GENERATOR_NBYTES,
@@ -112,21 +109,18 @@ class GridCodec(AttributeCodec):
 
         Parts take precedence over ``s``. A ``lastaction`` of -1 or ``None`` means: none yet.
         """
+        first, *others = self.layout.names or ()
+        _check_names(physics, (first, *self.parts, *others))
         given, sizes = dict(physics), tuple(self.parts.values())
         if given.get("lastaction", 0) is None:
             given["lastaction"] = _NOTHING
-        parts = {name: given.pop(name) for name in self.parts if name in given}
-        super().build_state(payload, given)
         fields = self.fields(payload[None])[0]
-        try:
-            numbers = dict(zip(self.parts, np.unravel_index(fields["s"], sizes), strict=True))
-            fields["s"] = np.ravel_multi_index(tuple({**numbers, **parts}.values()), sizes)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"there is no such place: {physics!r}: {error}") from error
         for name, bound in self.bounds.items():
-            if fields[name] not in bound:
-                told = f"{name} must be a whole number from {bound.start} to {bound.stop - 1}"
-                raise InputError(f"{told}, got {fields[name]}")
+            fields[name] = _whole(name, given.pop(name, fields[name]), bound)
+        parts = zip(self.parts, np.unravel_index(fields["s"], sizes), sizes, strict=True)
+        numbers = [_whole(name, given.pop(name, now), range(size)) for name, now, size in parts]
+        fields["s"] = np.ravel_multi_index(tuple(numbers), sizes)
+        super().build_state(payload, given)
 
 
 class TaxiCodec(GridCodec):
@@ -157,17 +151,20 @@ class TaxiCodec(GridCodec):
 class BlackjackCodec(AttributeCodec):
     """Saves Blackjack: the cards of both hands, and the dealer's card that is shown.
 
-    A player loses with 22 cards at the latest; a hand has more than `_ROOM` cards only if a game is
-    continued long after its end.
+    A player loses with 22 cards at the latest, and has more than `_ROOM` cards only if a game is
+    continued long after its end. Then rows hold the sum of the rest, ``more``: nothing else of it
+    matters.
     """
 
     _ROOM = 32
     _SUITS = ("", "C", "D", "H", "S")
     _VALUES = ("", "A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
+    _JACK = 11
 
     def __init__(self, base: Any) -> None:
         sizes = {"player": self._ROOM, "dealer": self._ROOM, "shown": 2}
-        super().__init__(base, [Attribute(name, np.uint8, (sizes[name],)) for name in sizes])
+        cards = [Attribute(name, np.uint8, (sizes[name],)) for name in sizes]
+        super().__init__(base, [*cards, Attribute("more", np.int64)])
         self.columns = {}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -177,19 +174,16 @@ class BlackjackCodec(AttributeCodec):
     def values(self) -> Sequence[Any]:
         env = self._base
         suit = self._SUITS.index(env.dealer_top_card_suit)
-        shown = suit, self._VALUES.index(env.dealer_top_card_value_str)
-        return self._padded(env.player), self._padded(env.dealer), np.array(shown, np.uint8)
+        shown = np.array((suit, self._VALUES.index(env.dealer_top_card_value_str)), np.uint8)
+        player, more = env.player[: self._ROOM], sum(env.player[self._ROOM :])
+        return self._padded(player), self._padded(env.dealer), shown, more
 
     def _padded(self, hand: Sequence[int]) -> NDArray[np.uint8]:
-        if len(hand) > self._ROOM:
-            raise StateCapacityError(
-                f"a hand has {len(hand)} cards, but rows have room for {self._ROOM}; reset the game"
-            )
         return np.frombuffer(bytes(hand).ljust(self._ROOM, b"\0"), np.uint8)
 
     def put(self, values: Sequence[Any]) -> None:
         """Set the attributes to `values`; raise `StateFormatError` if a row is damaged."""
-        env, (*hands, shown) = self._base, values
+        env, (*hands, shown, more) = self._base, values
         player, dealer = (list(hand.tobytes().rstrip(b"\0")) for hand in hands)
         try:
             suit, value = self._SUITS[shown[0]], self._VALUES[shown[1]]
@@ -197,18 +191,48 @@ class BlackjackCodec(AttributeCodec):
             raise StateFormatError("a state row is damaged: there is no such card") from error
         if not player or not dealer:
             raise StateFormatError("a state row is damaged: there is no such hand")
-        env.player, env.dealer = player, dealer
+        if more < 0 or (more and len(player) < self._ROOM):
+            raise StateFormatError(
+                f"a state row is damaged: there are no cards with the sum {more}"
+            )
+        env.player, env.dealer = player + [more] * (more > 0), dealer
         env.dealer_top_card_suit, env.dealer_top_card_value_str = suit, value
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the hands ``player`` and ``dealer``, cards from 1 (ace) to 10."""
-        hands = {}
+        """Write the hands ``player`` and ``dealer``, cards from 1 (ace) to 10.
+
+        The dealer's first card is the one that is shown, in the suit that was shown before. A 10 is
+        a jack unless another picture was shown: Gymnasium has no image of another 10.
+        """
+        _check_names(physics, ("player", "dealer"))
+        fields: dict[str, Any] = {"more": 0} if "player" in physics else {}
         for name, cards in physics.items():
             hand = np.asarray(cards)
-            if hand.dtype.kind not in "iu" or hand.ndim != 1 or not {*hand} <= {*range(1, 11)}:
-                raise InputError(f"a hand is a list of cards from 1 (ace) to 10, got {cards!r}")
-            hands[name] = self._padded(hand.tolist())
-        super().build_state(payload, hands)
+            is_list = hand.dtype.kind in "iu" and hand.ndim == 1 and 0 < len(hand) <= self._ROOM
+            if not is_list or not {*hand} <= {*range(1, 11)}:
+                told = f"a hand is a list of 1 to {self._ROOM} cards from 1 (ace) to 10"
+                raise InputError(f"{told}, got {cards!r}")
+            fields[name] = self._padded(hand.tolist())
+            if name == "dealer":
+                suit, value = self.fields(payload[None])[0]["shown"]
+                fields["shown"] = suit, hand[0] if hand[0] < 10 else max(value, self._JACK)
+        super().build_state(payload, fields)
+
+
+def _check_names(physics: Mapping[str, Any], names: Sequence[str]) -> None:
+    unknown = [name for name in physics if name not in names]
+    if unknown:
+        told = ", ".join(names)
+        raise InputError(f"this state has no field {unknown[0]!r}; its fields are {told}")
+
+
+def _whole(name: str, value: Any, bound: range) -> int:
+    """Return `value`, given as `name`, as an int; raise `InputError` if it is not in `bound`."""
+    with contextlib.suppress(TypeError):
+        if not isinstance(value, bool) and operator.index(value) in bound:
+            return operator.index(value)
+    told = f"{name} must be a whole number from {bound.start} to {bound.stop - 1}"
+    raise InputError(f"{told}, got {value!r}")
 
 
 CODECS: dict[type, type[GridCodec | BlackjackCodec]] = {

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from classic_rows import IDS, make, random_actions, random_rows
+from classic_rows import IDS, edited, make, random_actions, random_rows
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from plangym_like.errors import InputError, StateFormatError, StateMismatchError
@@ -186,3 +186,25 @@ def test_numbers_that_nothing_can_be_computed_with(name: str, x: list[float]) ->
     with pytest.raises(StateFormatError, match="cannot be stepped from the state") as caught:
         env.step_batch([action] * 3, np.stack([good, bad, good]))
     assert "row 1" in "".join(caught.value.__notes__)
+
+
+def test_a_faster_acrobot_can_be_stepped_from_its_own_states() -> None:
+    env, hand = make("Acrobot-v1"), gymnasium.make("Acrobot-v1", max_episode_steps=1000).unwrapped
+    hand.reset(seed=0)
+    for base in (env.simulator.base, hand):
+        edited(base, {"MAX_VEL_1": 200.0, "MAX_VEL_2": 200.0, "AVAIL_TORQUE": [-50.0, 0.0, 50.0]})
+    state, fastest = env.reset(seed=0).state, 0.0
+    for _ in range(40):
+        hand.step(2)
+        state = env.step(2, state).state
+        assert env.view_state(state)["x"].tolist() == list(hand.state)
+        assert env.step_batch([0, 2], state).obs[1].tobytes() == env.step(2, state).obs.tobytes()
+        fastest = max(fastest, *map(abs, hand.state))
+    assert fastest > 30.0
+
+
+def test_no_state_is_made_that_cannot_be_stepped() -> None:
+    env = make("Acrobot-v1")
+    with pytest.raises(InputError, match="AcrobotEnv cannot be stepped .* outside -30 to 30"):
+        env.make_state(x=[0.0, 0.0, 31.0, 0.0])
+    env.step_batch([0, 1], env.make_state(x=[0.0, 0.0, 30.0, 0.0]))

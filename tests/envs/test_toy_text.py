@@ -160,13 +160,22 @@ def test_a_state_can_be_made_of_its_parts() -> None:
     ("name", "physics", "reason"),
     [
         (TAXI, {"row": 1}, "has no field 'row'"),
-        (TAXI, {"taxi_row": 5}, "there is no such place"),
-        (TAXI, {"taxi_row": 1.5}, "there is no such place"),
-        ("FrozenLake-v1", {"s": 16}, "there is no such place"),
-        ("FrozenLake-v1", {"lastaction": 2.5}, "lastaction must be int64"),
+        (TAXI, {"taxi_row": 5}, "taxi_row must be a whole number from 0 to 4, got 5"),
+        (TAXI, {"taxi_row": 1.5}, "taxi_row must be a whole number from 0 to 4"),
+        (TAXI, {"passenger": [1]}, "passenger must be a whole number from 0 to 4"),
+        (
+            "FrozenLake-v1",
+            {"prob": 1},
+            "no field 'prob'; its fields are s, row, column, lastaction$",
+        ),
+        ("FrozenLake-v1", {"s": 16}, "s must be a whole number from 0 to 15, got 16"),
+        ("FrozenLake-v1", {"s": 1.5}, "s must be a whole number from 0 to 15, got 1.5"),
+        ("FrozenLake-v1", {"s": True}, "s must be a whole number from 0 to 15, got True"),
+        ("FrozenLake-v1", {"lastaction": 2.5}, "lastaction must be a whole number"),
         ("FrozenLake-v1", {"lastaction": 4}, "lastaction must be a whole number from -1 to 3"),
         (CLIFF, {"lastaction": 2**70}, "lastaction must be"),
         (TAXI, {"fickle_step": 2.7}, "fickle_step must be bool"),
+        ("Blackjack-v1", {"nosuch": 1}, "no field 'nosuch'; its fields are player, dealer"),
         ("Blackjack-v1", {"dealer": [0, 5]}, "a hand is"),
         ("Blackjack-v1", {"dealer": 5}, "a hand is"),
     ],
@@ -176,6 +185,30 @@ def test_parts_that_do_not_exist_are_refused(name: str, physics: Any, reason: st
     env.reset(seed=0)
     with pytest.raises(InputError, match=reason):
         env.make_state(**physics)
+
+
+def test_cards_are_drawn_long_after_the_end() -> None:
+    env, hand = ToyTextEnv("Blackjack-v1"), gym.make("Blackjack-v1").unwrapped
+    hand.reset(seed=0)
+    state = env.reset(seed=0).state
+    for action in [1] * 60 + [0, 0]:
+        obs, reward, *_ = hand.step(action)
+        first, again = env.step(action, state), env.step(action, state)
+        assert (first.state == again.state).all()
+        assert (first.obs, first.reward) == (obs, reward)
+        state = first.state
+    assert env.step(1, env.make_state(state, player=[2, 3])).obs[0] <= 16
+    with pytest.raises(InputError, match="a list of 1 to 32 cards"):
+        env.make_state(player=[1] * 33)
+
+
+def test_the_first_card_of_a_dealer_is_shown() -> None:
+    env = ToyTextEnv("Blackjack-v1")
+    state = env.make_state(env.reset(seed=0).state, dealer=[2, 5])
+    for card, shown in ((1, "A"), (7, "7"), (10, "J")):
+        env.set_state(env.make_state(state, dealer=[card, 5]))
+        base = env.simulator.base
+        assert (base.dealer[0], base.dealer_top_card_value_str) == (card, shown)
 
 
 def test_only_the_games_themselves_are_taken() -> None:

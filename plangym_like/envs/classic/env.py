@@ -107,6 +107,12 @@ class ClassicControlCodec(AttributeCodec):
             )
         if "x" in physics:
             x = _finite(physics["x"], self._size)
+            largest = self.dynamics.largest(self._base)
+            if max(map(abs, x)) > largest:
+                raise InputError(
+                    f"{type(self._base).__name__} cannot be stepped from a state with a number "
+                    f"outside -{largest:g} to {largest:g}, got x={physics['x']!r}"
+                )
             self.fields(payload[None])[0] = x, self.dynamics.no_hidden, 0
 
     def values(self) -> Sequence[Any]:
@@ -124,7 +130,7 @@ class ClassicControlCodec(AttributeCodec):
 
     def put(self, values: Sequence[Any]) -> None:
         base, (state, hidden, single) = self._base, values
-        largest = self.dynamics.largest
+        largest = self.dynamics.largest(base)
         if largest < np.inf and (np.abs(state) > largest).any():
             raise StateFormatError(
                 f"{type(base).__name__} cannot be stepped from the state {state}: the row is "
@@ -151,6 +157,7 @@ class ClassicBlocks(ArrayKernel[Columns]):
         super().__init__(sim)
         self._dynamics: Dynamics = sim.codec.dynamics(sim.base)
         dynamics = self._dynamics
+        self._largest = dynamics.largest(sim.base)
         begin, size = HEADER_NBYTES // 8, len(dynamics.order)
         hidden = dynamics.no_hidden.dtype
         # The layout of `ClassicControlCodec`.
@@ -205,7 +212,7 @@ class ClassicBlocks(ArrayKernel[Columns]):
             # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
             self._x, self._states = np.empty((size, count)), np.empty((count, size))
         dynamics.load(given.view(np.float64)[:, self._places], self._x)
-        if dynamics.largest < np.inf and (np.abs(self._x) > dynamics.largest).any():
+        if self._largest < np.inf and (np.abs(self._x) > self._largest).any():
             raise NotVectorisableError
         flags = given.view(self._flags)[:, self._hidden_at + 1]
         hidden = given.view(dynamics.no_hidden.dtype)[:, self._hidden_at]

@@ -37,6 +37,9 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 # CartPole's rows with a larger sum of squares than this are stepped by the environment itself.
 _LARGEST = 1e30
+# Acrobot's rows that reach a larger angle in a step are stepped by the environment itself, which
+# subtracts turns faster from a single angle.
+_FAR = 1e5
 
 
 @dataclass(slots=True)
@@ -79,8 +82,6 @@ class Dynamics(abc.ABC):
         `advance` (measured by `benchmarks/vector.py`).
     sample_range : tuple of float
         For each number of the state, the largest absolute value that trials use.
-    largest : float
-        A state with a number of a larger absolute value is refused.
     """
 
     order: ClassVar[tuple[int, ...]]
@@ -93,7 +94,6 @@ class Dynamics(abc.ABC):
     leaves_single: ClassVar[bool] = False
     most_singly: ClassVar[int] = 0
     sample_range: ClassVar[tuple[float, ...]]
-    largest: ClassVar[float] = math.inf
 
     def __init__(self, env: Any) -> None:
         values = attrgetter(*self.constants)(env)
@@ -116,6 +116,11 @@ class Dynamics(abc.ABC):
         if cls.num_actions:
             return bool(getattr(space, "n", 0) == cls.num_actions and space.start == 0)
         return bool(space.shape == (1,) and space.dtype == np.float32)
+
+    @classmethod
+    def largest(cls, env: Any) -> float:
+        """Return the bound of numbers in a state: one of a larger absolute value is refused."""
+        return math.inf
 
     @classmethod
     def as_hidden(cls, number: Any) -> Any:
@@ -492,12 +497,16 @@ class Acrobot(Dynamics):
     num_actions = 3
     takes_single = True
     sample_range = (3.2, 3.2, 13.0, 29.0)
-    # Angles are wrapped one turn at a time; from larger numbers, a step leads too far for that.
-    largest = 30.0
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._torques = np.array(env.AVAIL_TORQUE, np.float64)
+
+    @classmethod
+    def largest(cls, env: Any) -> float:
+        # Angles are wrapped one turn at a time; from larger numbers, a step leads too far for that,
+        # but the environment itself may reach velocities up to its two constants.
+        return max(30.0, float(env.MAX_VEL_1), float(env.MAX_VEL_2))
 
     @classmethod
     def signature(cls, env: Any) -> tuple[Any, ...] | None:
@@ -566,6 +575,8 @@ def _wrap(angles: Floats) -> None:
 
     As in Gymnasium, turns are added or subtracted one by one, because each result is rounded.
     """
+    if (np.abs(angles) > _FAR).any():
+        raise NotVectorisableError
     turn = np.pi - -np.pi
     while len(far := np.flatnonzero(angles > np.pi)):
         angles[far] -= turn
