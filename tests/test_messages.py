@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -151,6 +152,11 @@ CALLS: list[tuple[Call, type[Exception], str]] = [
     (lambda e: e.make_state(x=10**400), InputError, "x"),
     # What to make
     (made(3), InputError, "Gymnasium id or a callable that returns .*, got 3"),
+    (made([CART]), InputError, r"for several environments at once there is plangym_like.make_vec"),
+    (lambda e: make(e), InputError, "it was made already: give its id, or a function that makes"),
+    (made("foo.xml"), InputError, r"make_mujoco\('/.*/foo.xml', reward=\.\.\.\).* with --reward$"),
+    (made("/x/foo.URDF"), InputError, r"make_mujoco\('/x/foo.URDF', reward="),
+    (made(Path("foo.xml")), InputError, r"make_mujoco\('/.*/foo.xml', reward="),
     (made(dict), InputError, r"dict must return a gymnasium\.Env, got .* builtins\.dict"),
     (made(needs_a_depth), InputError, "cannot be called: missing a required argument: 'depth'"),
     (made(TimeLimit), InputError, "TimeLimit cannot be called: missing a required argument"),
