@@ -198,14 +198,15 @@ def _remedy(module: str, name: str) -> str:
         return f"The module has a callable of this name: use make({module}.{name})."
     if module:
         return "The module has no callable of this name either."
+    ids: list[str] = list(gymnasium.registry)
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):
             try:
                 with needs_extra(f"If it is an id of {family.extra}, install it", family.extra):
-                    _imported(family.ids)()
+                    ids += _imported(family.ids)()
             except ImportError as error:
                 return f"{error}."
-    if near := difflib.get_close_matches(name, gymnasium.registry, n=3):
+    if near := difflib.get_close_matches(name, ids, n=3):
         return f"Near matches: {', '.join(near)}."
     return f"If a package registers it, name the package: make('package:{name}')."
 
