@@ -195,6 +195,7 @@ CALLS: list[tuple[Call, type[Exception], str]] = [
     (lambda e: e.step_batch([0, 1], on_error="ignore"), InputError, "on_error must be 'raise' or"),
     # States and seeds
     (lambda e: e.step_batch([0], e.reset(seed=0)), StateFormatError, "give its .state$"),
+    (lambda e: e.step_batch([0], 4), StateFormatError, "of class int; a dt is given by name, as"),
     (lambda e: e.step_batch([0], e.reset().obs), StateFormatError, "observation is not a"),
     (lambda e: e.set_state([e.get_state()] * 2), InputError, "expected one state row, got 2"),
     (lambda e: e.reset(seed="a"), InputError, "seed must be a whole number of at least 0, got"),
