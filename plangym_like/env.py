@@ -307,7 +307,13 @@ class PlanEnv(Repeatable):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> ResetResult: ...
     @overload
-    def reset(self, *options: Any, **named: Any) -> Any: ...
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        return_state: bool = True,
+    ) -> Any: ...
     def reset(
         self,
         *,
@@ -363,7 +369,7 @@ class PlanEnv(Repeatable):
     def step(self, action: Any, state: Row, dt: int = 1) -> Transition: ...
     @overload
     def step(
-        self, action: Any, state: Row | None = None, dt: int = 1, *options: Any, **named: Any
+        self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
     ) -> Any: ...
     def step(
         self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
@@ -452,7 +458,15 @@ class PlanEnv(Repeatable):
     ) -> BatchTransition: ...
     @overload
     def step_batch(
-        self, actions: Any, states: States | None = None, dt: Any = 1, *options: Any, **named: Any
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+        *,
+        seeds: Any = None,
+        blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any: ...
     def step_batch(
         self,
@@ -522,7 +536,15 @@ class PlanEnv(Repeatable):
     ) -> Rollout: ...
     @overload
     def rollout_batch(
-        self, actions: Any, states: States | None = None, dt: Any = 1, *options: Any, **named: Any
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        *,
+        seeds: Any = None,
+        return_observations: bool = False,
+        blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any: ...
     def rollout_batch(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -99,6 +100,7 @@ FAMILIES = (
 )
 # For environments without a family: states are saved by the first method that is exact.
 GENERIC = Family(place="family_env:AnyEnv")
+_MODEL_FILES = (".xml", ".mjcf", ".mjb", ".mjz", ".urdf")
 
 EnvClass = Callable[..., PlanEnv]
 
@@ -170,6 +172,8 @@ def find_spec(name: str) -> EnvSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
+        if name.lower().endswith(_MODEL_FILES):
+            raise InputError(_about_model_file(name)) from error
         told = f"importing {module} registers no id {name!r}" if colon else str(error)
         end = "" if told.endswith((".", "?")) else "."
         raise type(error)(f"{told}{end} {_remedy(module, name)}") from error
@@ -194,16 +198,25 @@ def _remedy(module: str, name: str) -> str:
         return f"The module has a callable of this name: use make({module}.{name})."
     if module:
         return "The module has no callable of this name either."
+    ids: list[str] = list(gymnasium.registry)
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):
             try:
                 with needs_extra(f"If it is an id of {family.extra}, install it", family.extra):
-                    _imported(family.ids)()
+                    ids += _imported(family.ids)()
             except ImportError as error:
                 return f"{error}."
-    if near := difflib.get_close_matches(name, gymnasium.registry, n=3):
+    if near := difflib.get_close_matches(name, ids, n=3):
         return f"Near matches: {', '.join(near)}."
     return f"If a package registers it, name the package: make('package:{name}')."
+
+
+def _about_model_file(name: str) -> str:
+    return (
+        f"{name!r} is the file of a model, not the id of an environment. Give it a reward: "
+        f"make_mujoco({os.path.abspath(name)!r}, reward=...); on the command line, use plan "
+        "with --reward"
+    )
 
 
 def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClass:
@@ -240,7 +253,7 @@ def _find_family(name: Any) -> Family:
     if not isinstance(name, str):
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "
-            f"{name!r}{several_agents(name)}"
+            f"{name!r}{_hint(name)}"
         )
     for family in FAMILIES:
         if family.names and re.fullmatch(family.names, name) and _takes(family, name):
@@ -251,6 +264,17 @@ def _find_family(name: Any) -> Family:
             if family.entry_point and entry_point.startswith(family.entry_point):
                 return family
     return GENERIC
+
+
+def _hint(name: Any) -> str:
+    """Return a hint about what to give to `make` instead of `name`; empty if there is none."""
+    if isinstance(name, (PlanEnv, gymnasium.Env)):
+        return "; it was made already: give its id, or a function that makes another one"
+    if isinstance(name, os.PathLike) and str(name).lower().endswith(_MODEL_FILES):
+        return f"; {_about_model_file(str(name))}"
+    if isinstance(name, (list, tuple, gymnasium.vector.VectorEnv)):
+        return "; for several environments at once there is plangym_like.make_vec"
+    return several_agents(name)
 
 
 def _takes(family: Family, name: str) -> bool:

@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -151,6 +152,11 @@ CALLS: list[tuple[Call, type[Exception], str]] = [
     (lambda e: e.make_state(x=10**400), InputError, "x"),
     # What to make
     (made(3), InputError, "Gymnasium id or a callable that returns .*, got 3"),
+    (made([CART]), InputError, r"for several environments at once there is plangym_like.make_vec"),
+    (lambda e: make(e), InputError, "it was made already: give its id, or a function that makes"),
+    (made("foo.xml"), InputError, r"make_mujoco\('/.*/foo.xml', reward=\.\.\.\).* with --reward$"),
+    (made("/x/foo.URDF"), InputError, r"make_mujoco\('/x/foo.URDF', reward="),
+    (made(Path("foo.xml")), InputError, r"make_mujoco\('/.*/foo.xml', reward="),
     (made(dict), InputError, r"dict must return a gymnasium\.Env, got .* builtins\.dict"),
     (made(needs_a_depth), InputError, "cannot be called: missing a required argument: 'depth'"),
     (made(TimeLimit), InputError, "TimeLimit cannot be called: missing a required argument"),
@@ -189,6 +195,7 @@ CALLS: list[tuple[Call, type[Exception], str]] = [
     (lambda e: e.step_batch([0, 1], on_error="ignore"), InputError, "on_error must be 'raise' or"),
     # States and seeds
     (lambda e: e.step_batch([0], e.reset(seed=0)), StateFormatError, "give its .state$"),
+    (lambda e: e.step_batch([0], 4), StateFormatError, "of class int; a dt is given by name, as"),
     (lambda e: e.step_batch([0], e.reset().obs), StateFormatError, "observation is not a"),
     (lambda e: e.set_state([e.get_state()] * 2), InputError, "expected one state row, got 2"),
     (lambda e: e.reset(seed="a"), InputError, "seed must be a whole number of at least 0, got"),

@@ -150,3 +150,13 @@ def test_the_extra_of_a_task_of_dm_control_is_named(
     with pytest.raises(gymnasium.error.NameNotFound) as caught:
         plangym_like.make("CartPol-v1")
     assert "dm-control" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("cartpole-balanse", "cartpole-balance"), ("dm_control/walker-wallk-v0", "walker-walk-v0")],
+)
+def test_near_matches_include_the_tasks_of_dm_control(name: str, near: str) -> None:
+    pytest.importorskip("dm_control")
+    with pytest.raises(gymnasium.error.Error, match=f"Near matches: .*{near}"):
+        plangym_like.make(name)

@@ -139,7 +139,8 @@ class GaussianPlanner(Planner):
         risk: float = 1.0,
     ) -> None:
         super().__init__(env)
-        if isinstance(variants, Mapping) or not isinstance(variants, Sequence):
+        is_sequence = isinstance(variants, Sequence)
+        if not is_sequence or not all(isinstance(variant, Mapping) for variant in variants):
             raise InputError(f"variants must be a sequence of dicts, got {variants!r}")
         self.variants, self.risk = list(variants), as_number("risk", risk, 0.0, 1.0)
         self.objective = Objective(discount, reward, terminal_value)

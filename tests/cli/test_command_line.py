@@ -124,6 +124,8 @@ def test_a_model_of_mujoco_and_a_reward(
     for reward, words in (("reward_of_this_test:no", "has no 'no'"), ("reward", "a function of")):
         assert main([*plan, "--reward", reward]) == 2
         assert words in capsys.readouterr().err
+    assert main(plan) == 2
+    assert "use plan with --reward" in capsys.readouterr().err
     assert main(["plan", "no.xml", *plan[2:], "--reward", "reward_of_this_test:up"]) == 2
     assert "cannot load the model" in capsys.readouterr().err
 

@@ -19,6 +19,7 @@ from typing import assert_type
 import plangym_like
 from plangym_like import BatchStep, BatchTransition, PlanEnv, ResetResult, Rollout
 from plangym_like import Step, Transition
+from plangym_like.states.rows import Row
 
 def use() -> None:
     env = plangym_like.make("CartPole-v1", n_workers=2)
@@ -33,6 +34,13 @@ def use() -> None:
     assert_type(env.rollout_batch([[0, 1]], first.state), Rollout)
     assert_type(env.rollout_batch([[0]], return_observations=True), Rollout)
     assert_type(env.clone(), PlanEnv)
+
+def misspell(env: PlanEnv, state: Row) -> None:
+    # In each of these calls mypy must find an error: otherwise, it reports the unused comment.
+    env.reset(sed=0)  # type: ignore[call-overload]
+    env.step(0, state, return_stat=False)  # type: ignore[call-overload]
+    env.step_batch([0, 1], state, on_eror="mask")  # type: ignore[call-overload]
+    env.rollout_batch([[0, 1]], state, on_eror="mask")  # type: ignore[call-overload]
 """
 
 

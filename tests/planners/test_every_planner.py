@@ -138,6 +138,8 @@ def test_action_spaces_that_are_refused(name: str) -> None:
     [
         (planners.CEM, {"elites": 200}, "elites must be less than batch = 200, got 200"),
         (planners.ICEM, {"elites": 51}, "elites must be at most batch / 2 = 50, got 51"),
+        (planners.MPPI, {"variants": [1]}, r"variants must be a sequence of dicts, got \[1\]"),
+        (planners.MPPI, {"variants": "a"}, "variants must be a sequence of dicts, got 'a'"),
         (planners.MPPI, {"beta": 1000}, "beta must be a finite number from 0 to 10"),
         (planners.CEM, {"knots": 31}, "knots must be at least 2, and at most horizon = 30, got 31"),
         (planners.CEM, {"knots": 4, "spline": "x"}, "spline must be one of 'zero', 'linear', 'cu"),

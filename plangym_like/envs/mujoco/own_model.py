@@ -13,7 +13,7 @@ import copy
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -151,6 +151,8 @@ class MujocoModel(EnvSource):
         models: Sequence[Any] = (),
     ) -> None:
         self.model = as_model(model)
+        if isinstance(models, str) or not isinstance(models, Iterable):
+            raise InputError(f"models must be a sequence of models, got {models!r}")
         self.versions = [as_model(version) for version in models]
         for version in self.versions:
             if found := difference(_sizes(self.model), _sizes(version), "model"):

@@ -189,7 +189,7 @@ class PhysicsCodec:
             return value
         if name == "eq_active" and not np.isin(value, (0, 1)).all():
             raise InputError(f"eq_active must be numbers 0 or 1, got {given!r}")
-        if name == "model" and value not in range(self._versions):
+        if name == "model" and (value.shape != shape or value not in range(self._versions)):
             raise InputError(f"model must be a number below {self._versions}, got {given!r}")
         # If a state has larger numbers, MuJoCo's next step resets the simulation.
         if value.shape != shape or not (np.abs(value) <= mujoco.mjMAXVAL).all():

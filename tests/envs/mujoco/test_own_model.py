@@ -431,10 +431,17 @@ def test_rows_step_with_the_version_of_the_model_that_they_name(
                 root = fixed.make_state(**parts)
                 found = fixed.rollout_batch(plans[number::3], root).rewards
             assert found.tobytes() == rollout.rewards[number::3].tobytes()
-        with pytest.raises(InputError, match="model must be a number below 3, got 3"):
-            env.make_state(state, model=3)
+        for given in (3, 0.5, np.nan, [0, 1]):
+            with pytest.raises(InputError, match="model must be a number below 3, got"):
+                env.make_state(state, model=given)
     with pytest.raises(InputError, match="models must differ in numbers only"):
         arm(models=["<mujoco/>"])
+
+
+@pytest.mark.parametrize("given", [5, "<mujoco/>", pathlib.Path("arm.xml"), heavier(2)])
+def test_models_are_a_sequence(given: Any) -> None:
+    with pytest.raises(InputError, match="models must be a sequence of models, got"):
+        arm(models=given)
 
 
 SLIDER = """
