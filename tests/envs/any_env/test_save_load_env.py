@@ -14,7 +14,9 @@ import plangym_like
 from plangym_like import check_env
 from plangym_like.envs.save_load_env import SaveLoadSimulator
 from plangym_like.errors import (
+    EnvApiError,
     ImpureEnvironmentError,
+    RewardError,
     SnapshotError,
     StateCapacityError,
     StateFormatError,
@@ -248,3 +250,43 @@ def test_step_states_gets_its_own_actions() -> None:
     rewards = env.step_batch(actions, state, dt=3).rewards
     assert (actions == kept).all()
     assert rewards.tolist() == [env.step(action, state, dt=3).reward for action in kept]
+
+
+class Short(WrongLate):
+    """From a number of rows, `step_states` returns what is of another shape or dtype."""
+
+    def __init__(self, part: int, change: Any, rows: int) -> None:
+        self.part, self.change, self.rows = part, change, rows
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, 0.0, *rest
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        found = [*super().step_states(states, actions)]
+        found[2] = np.zeros(len(states))
+        if len(states) >= self.rows:
+            found[self.part] = self.change(found[self.part])
+        return found
+
+
+MISFITS = [
+    (0, lambda states: states[:1], EnvApiError, "next states float64"),
+    (0, lambda states: states.astype(np.float32), EnvApiError, "next states float32"),
+    (2, lambda rewards: rewards[0], RewardError, "rewards of shape"),
+    (2, lambda rewards: rewards[1:], RewardError, "rewards of shape"),
+    (3, lambda flags: flags[:1], EnvApiError, "terminateds of shape"),
+    (4, lambda flags: flags[0], EnvApiError, "truncateds of shape"),
+]
+
+
+@pytest.mark.parametrize("part, change, error, message", MISFITS)
+def test_step_states_returns_one_of_each_for_each_row(
+    part: int, change: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(SnapshotError, match=f"it raises {error.__name__}: .*{message}"):
+        SaveLoadSimulator(lambda: Short(part, change, 1))
+    env = plangym_like.make(lambda: Short(part, change, 40), snapshot="native", audit="off")
+    state = env.reset(seed=0).state
+    with pytest.raises(error, match=message):
+        env.step_batch([0] * 64, state)
