@@ -125,6 +125,8 @@ class BatchEnv(PlanEnv):
     ------
     InputError
         A timeout is invalid, or there is no worker.
+    StateMismatchError
+        The workers' environments differ. A batch raises this, once the workers have started.
 
     Examples
     --------

@@ -369,7 +369,8 @@ def _mismatch(layout: Layout) -> StateMismatchError:
     return StateMismatchError(
         "the worker's environment differs from the caller's: its constructor made another one "
         "there, or the environment behaves differently in each process (it iterates a set of "
-        "strings, or draws from a global generator). The worker's state rows have the fields "
+        "strings, or draws from a global generator); or the environments that were given to a "
+        "BatchEnv differ. The worker's state rows have the fields "
         f"{layout.format.fingerprint_fields}, and its observations are in "
         f"{layout.observation_space}",
         f"{layout.signature:016x}",

@@ -230,7 +230,7 @@ class StateFormat:
             except (TypeError, ValueError) as error:
                 raise StateFormatError(
                     "states must be uint8 rows of equal width, and no row may be missing; "
-                    f"got a {type(states).__name__}{_hint(states)}"
+                    f"got an object of class {type(states).__name__}{_hint(states)}"
                 ) from error
             states = stacked
         if states.dtype != np.uint8:
@@ -291,6 +291,8 @@ def _hint(given: Any) -> str:
     for name in ("states", "state"):
         if name in getattr(given, "_fields", ()):
             return f"; give its .{name}"
+    if isinstance(given, (int, float, np.number)):
+        return "; a dt is given by name, as dt=4"
     with suppress(ValueError, TypeError, RuntimeError):
         if np.asarray(given).dtype.kind == "f":
             return "; an observation is not a state: give the state that was returned with it"

@@ -290,3 +290,58 @@ def test_step_states_returns_one_of_each_for_each_row(
     state = env.reset(seed=0).state
     with pytest.raises(error, match=message):
         env.step_batch([0] * 64, state)
+
+
+class Counted(Sled):
+    """It counts its episodes, and shows their numbers to the user."""
+
+    def __init__(self, seen: list[int], kept: Any = None) -> None:
+        self.seen, self.kept, self.episodes = seen, kept, 0
+        self.dealer, self.x = np.random.default_rng(3), np.zeros(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.episodes += 1
+        self.seen.append(self.episodes)
+        obs, _ = super().reset(seed=seed)
+        return obs, {"episode": self.episodes, "drawn": self.dealer.random()}
+
+    def save_state(self) -> Any:
+        return [*self.x, self.episodes]
+
+    def load_state(self, saved: Any) -> None:
+        self.x, self.episodes = np.array(saved[:2]), saved[2]
+
+
+class CountedLate(Counted):
+    """Its state before the first reset is ``None``, which `load_state` does not take."""
+
+    def __init__(self, seen: list[int]) -> None:
+        super().__init__(seen)
+        self.x = None
+
+    def save_state(self) -> Any:
+        return None if self.x is None else super().save_state()
+
+
+def test_the_first_episode_is_the_first() -> None:
+    expected = {"episode": 1, "drawn": np.random.default_rng(3).random()}
+
+    def unpicklable() -> Any:
+        return Counted([], (_ for _ in ()))
+
+    for wrappers in ([], [(ClipReward, (-1, 1))]):
+        with plangym_like.make(unpicklable, wrappers=wrappers, snapshot="native") as env:
+            assert env.reset(seed=0).info == expected
+
+
+def test_an_environment_keeps_the_objects_of_the_user() -> None:
+    seen: list[int] = []
+    with plangym_like.make(lambda: Counted(seen), snapshot="native") as env:
+        seen.clear()
+        env.reset(seed=0)
+    assert seen == [1]
+
+
+def test_a_state_from_before_the_first_reset_that_cannot_be_loaded() -> None:
+    with plangym_like.make(lambda: CountedLate([]), snapshot="native") as env:
+        assert env.reset(seed=0).info["episode"] == 1
