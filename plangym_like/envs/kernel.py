@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Inputs, Outcome, Rows, given_states, put_outcome
 from plangym_like.batch.simulator import Simulator
 from plangym_like.batch.spaces import fitted
+from plangym_like.errors import EnvApiError, RewardError
 from plangym_like.snapshots.chains import innermost
 from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
 from plangym_like.states.rows import HEADER_NBYTES, Row
@@ -437,15 +438,42 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         )
         shape, dtype = (count, *self._space.shape), np.dtype(self._space.dtype)
         states.obs[...] = fitted(self._space, obs, shape, dtype)
-        states.states[...] = next_states
+        states.states[...] = self._checked_states(next_states, count)
+        if np.shape(rewards) != (count,):
+            raise RewardError(
+                f"step_states returned rewards of shape {np.shape(rewards)} for {count} rows"
+            )
         out.rewards[...] = rewards
-        out.terminated[...], out.truncated[...] = terminated, truncated
+        out.terminated[...] = _checked_flags("terminateds", terminated, count)
+        out.truncated[...] = _checked_flags("truncateds", truncated, count)
 
     def observe(self, states: ObservedStates, out: NDArray[Any]) -> None:
         out[...] = states.obs
 
     def store(self, states: ObservedStates, fresh: Row) -> None:
         fresh[:, self._place] = states.states.reshape(len(fresh), -1).view(np.uint8)
+
+    def _checked_states(self, next_states: Any, count: int) -> NDArray[Any]:
+        """Return `next_states`, those of `count` rows, as an array.
+
+        Raise `EnvApiError` if their shape or dtype is not that of states.
+        """
+        states, shape = np.asarray(next_states), (count, *self._shape)
+        if states.shape != shape or states.dtype != self._dtype:
+            raise EnvApiError(
+                f"step_states returned next states {states.dtype}{states.shape} for {count} rows, "
+                f"but each state is {self._dtype}{self._shape}"
+            )
+        return states
+
+
+def _checked_flags(name: str, flags: Any, count: int) -> Any:
+    """Return `flags`; raise `EnvApiError` unless there is one for each of `count` rows."""
+    if np.shape(flags) != (count,):
+        raise EnvApiError(
+            f"step_states returned {name} of shape {np.shape(flags)} for {count} rows"
+        )
+    return flags
 
 
 # The test of a kernel

@@ -14,7 +14,9 @@ import plangym_like
 from plangym_like import check_env
 from plangym_like.envs.save_load_env import SaveLoadSimulator
 from plangym_like.errors import (
+    EnvApiError,
     ImpureEnvironmentError,
+    RewardError,
     SnapshotError,
     StateCapacityError,
     StateFormatError,
@@ -248,3 +250,98 @@ def test_step_states_gets_its_own_actions() -> None:
     rewards = env.step_batch(actions, state, dt=3).rewards
     assert (actions == kept).all()
     assert rewards.tolist() == [env.step(action, state, dt=3).reward for action in kept]
+
+
+class Short(WrongLate):
+    """From a number of rows, `step_states` returns what is of another shape or dtype."""
+
+    def __init__(self, part: int, change: Any, rows: int) -> None:
+        self.part, self.change, self.rows = part, change, rows
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, 0.0, *rest
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        found = [*super().step_states(states, actions)]
+        found[2] = np.zeros(len(states))
+        if len(states) >= self.rows:
+            found[self.part] = self.change(found[self.part])
+        return found
+
+
+MISFITS = [
+    (0, lambda states: states[:1], EnvApiError, "next states float64"),
+    (0, lambda states: states.astype(np.float32), EnvApiError, "next states float32"),
+    (2, lambda rewards: rewards[0], RewardError, "rewards of shape"),
+    (2, lambda rewards: rewards[1:], RewardError, "rewards of shape"),
+    (3, lambda flags: flags[:1], EnvApiError, "terminateds of shape"),
+    (4, lambda flags: flags[0], EnvApiError, "truncateds of shape"),
+]
+
+
+@pytest.mark.parametrize("part, change, error, message", MISFITS)
+def test_step_states_returns_one_of_each_for_each_row(
+    part: int, change: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(SnapshotError, match=f"it raises {error.__name__}: .*{message}"):
+        SaveLoadSimulator(lambda: Short(part, change, 1))
+    env = plangym_like.make(lambda: Short(part, change, 40), snapshot="native", audit="off")
+    state = env.reset(seed=0).state
+    with pytest.raises(error, match=message):
+        env.step_batch([0] * 64, state)
+
+
+class Counted(Sled):
+    """It counts its episodes, and shows their numbers to the user."""
+
+    def __init__(self, seen: list[int], kept: Any = None) -> None:
+        self.seen, self.kept, self.episodes = seen, kept, 0
+        self.dealer, self.x = np.random.default_rng(3), np.zeros(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.episodes += 1
+        self.seen.append(self.episodes)
+        obs, _ = super().reset(seed=seed)
+        return obs, {"episode": self.episodes, "drawn": self.dealer.random()}
+
+    def save_state(self) -> Any:
+        return [*self.x, self.episodes]
+
+    def load_state(self, saved: Any) -> None:
+        self.x, self.episodes = np.array(saved[:2]), saved[2]
+
+
+class CountedLate(Counted):
+    """Its state before the first reset is ``None``, which `load_state` does not take."""
+
+    def __init__(self, seen: list[int]) -> None:
+        super().__init__(seen)
+        self.x = None
+
+    def save_state(self) -> Any:
+        return None if self.x is None else super().save_state()
+
+
+def test_the_first_episode_is_the_first() -> None:
+    expected = {"episode": 1, "drawn": np.random.default_rng(3).random()}
+
+    def unpicklable() -> Any:
+        return Counted([], (_ for _ in ()))
+
+    for wrappers in ([], [(ClipReward, (-1, 1))]):
+        with plangym_like.make(unpicklable, wrappers=wrappers, snapshot="native") as env:
+            assert env.reset(seed=0).info == expected
+
+
+def test_an_environment_keeps_the_objects_of_the_user() -> None:
+    seen: list[int] = []
+    with plangym_like.make(lambda: Counted(seen), snapshot="native") as env:
+        seen.clear()
+        env.reset(seed=0)
+    assert seen == [1]
+
+
+def test_a_state_from_before_the_first_reset_that_cannot_be_loaded() -> None:
+    with plangym_like.make(lambda: CountedLate([]), snapshot="native") as env:
+        assert env.reset(seed=0).info["episode"] == 1
