@@ -7,6 +7,7 @@ and images. The rest of the package does everything else (headers, checks, batch
 from __future__ import annotations
 
 import abc
+import contextlib
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -73,9 +74,10 @@ def as_flag(name: str, flag: Any) -> bool:
     """
     if isinstance(flag, _FLAGS) or flag is None:
         return bool(flag)
-    one = np.asarray(flag)
-    if one.size == 1 and one.dtype.kind in "biuf":
-        return bool(one.item())
+    with contextlib.suppress(TypeError, ValueError):
+        one = np.asarray(flag)
+        if one.size == 1 and one.dtype.kind in "biuf":
+            return bool(one.item())
     raise EnvApiError(f"step returned {_shown(flag)} as {name}, which must be True or False")
 
 

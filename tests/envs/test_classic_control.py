@@ -173,6 +173,8 @@ def test_a_flipped_byte_is_another_state_or_an_error(name: str) -> None:
     [
         ("Acrobot-v1", [1e9, 0.0, 0.0, 0.0]),
         ("Acrobot-v1", [0.1, 0.2, 3000.0, -1000.0]),
+        ("MountainCar-v0", [1e308, 0.0]),
+        ("MountainCarContinuous-v0", [np.inf, 0.0]),
     ],
 )
 def test_numbers_that_nothing_can_be_computed_with(name: str, x: list[float]) -> None:
@@ -207,4 +209,6 @@ def test_no_state_is_made_that_cannot_be_stepped() -> None:
     env = make("Acrobot-v1")
     with pytest.raises(InputError, match="AcrobotEnv cannot be stepped .* outside -30 to 30"):
         env.make_state(x=[0.0, 0.0, 31.0, 0.0])
+    with pytest.raises(InputError, match="MountainCarEnv cannot be stepped"):
+        make("MountainCar-v0").make_state(x=[1e308, 0.0])
     env.step_batch([0, 1], env.make_state(x=[0.0, 0.0, 30.0, 0.0]))

@@ -365,7 +365,13 @@ def test_a_flag_means_the_same_everywhere(flag: Any, meant: bool) -> None:
 
 @pytest.mark.parametrize(
     ("flag", "told"),
-    [("False", "a str"), ([True, False], "a list of 2 parts"), ({}, "a dict"), (1j, "a complex")],
+    [
+        ("False", "a str"),
+        ([True, False], "a list of 2 parts"),
+        ([[1], [2, 3]], "a list of 2 parts"),
+        ({}, "a dict"),
+        (1j, "a complex"),
+    ],
     ids=repr,
 )
 def test_a_flag_that_is_none_is_refused_everywhere(flag: Any, told: str) -> None:

@@ -212,8 +212,10 @@ class ClassicBlocks(ArrayKernel[Columns]):
             # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
             self._x, self._states = np.empty((size, count)), np.empty((count, size))
         dynamics.load(given.view(np.float64)[:, self._places], self._x)
-        if self._largest < np.inf and (np.abs(self._x) > self._largest).any():
-            raise NotVectorisableError
+        if self._largest < np.inf:
+            least, most = self._x.min(initial=0.0), self._x.max(initial=0.0)
+            if not -self._largest <= least <= most <= self._largest:
+                raise NotVectorisableError  # a row is refused, or holds NaN
         flags = given.view(self._flags)[:, self._hidden_at + 1]
         hidden = given.view(dynamics.no_hidden.dtype)[:, self._hidden_at]
         single = None

@@ -35,7 +35,8 @@ from plangym_like.envs.kernel import NotVectorisableError, States
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-# CartPole's rows with a larger sum of squares than this are stepped by the environment itself.
+# MountainCar's rows with a larger number than this are refused, and CartPole's rows with a larger
+# sum of squares are stepped by the environment itself.
 _LARGEST = 1e30
 # Acrobot's rows that reach a larger angle in a step are stepped by the environment itself, which
 # subtracts turns faster from a single angle.
@@ -330,6 +331,10 @@ class MountainCar(Dynamics):
     num_actions = 3
     sample_range = (1.4, 0.08)
 
+    @classmethod
+    def largest(cls, env: Any) -> float:
+        return _LARGEST  # a step needs the cosine of three times the position
+
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._pushes = np.array([(action - 1) * env.force for action in range(3)], np.float64)
@@ -369,6 +374,10 @@ class MountainCarContinuous(Dynamics):
     takes_single = True
     leaves_single = True
     sample_range = (1.4, 0.08)
+
+    @classmethod
+    def largest(cls, env: Any) -> float:
+        return _LARGEST  # as in `MountainCar`, also in single precision
 
     @classmethod
     def suits(cls, env: Any) -> bool:
