@@ -142,8 +142,10 @@ class PlanEnv(Repeatable):
 
     @cached_property
     def _auditor(self) -> Auditor:
-        stepper = self.row_stepper
-        return Auditor(stepper, self.executor, mode=self._audit, every=self._audit_every)
+        stepper, executor = self.row_stepper, self.executor
+        alone = executor if executor.isolated else stepper
+        parts = stepper.simulator, stepper.layout, self.name, executor, alone
+        return Auditor(*parts, mode=self._audit, every=self._audit_every)
 
     def _set_up_for_use(self) -> None:
         """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
@@ -485,8 +487,7 @@ class PlanEnv(Repeatable):
         Raises
         ------
         InputError, StateError
-            An argument is invalid; no row has been stepped. With workers, other rows may have been
-            stepped before a damaged state is found; this has no effect.
+            An argument is invalid; no row has been stepped.
         """
         executor = self._executor
         if executor is None:

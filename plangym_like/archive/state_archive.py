@@ -212,7 +212,7 @@ class StateArchive:
         rewards: ArrayLike,
         columns: Mapping[str, ArrayLike],
     ) -> NDArray[np.int64]:
-        rows = self._format.check(states, sums=False)
+        rows = self._format.check(states)
         unknown = sorted(columns.keys() - (self._columns.keys() - {*_OWN, _HASHES}))
         if unknown:
             raise InputError(f"there is no column {unknown[0]!r}; give columns= to StateArchive")
@@ -263,7 +263,7 @@ class StateArchive:
         same hash, the later one is not found; in an archive of ten million different rows, the
         chance of such a pair is about 3 in a million.
         """
-        rows = self._format.check(states, sums=False)
+        rows = self._format.check(states)
         with self._lock:
             wanted = hash_rows(rows, self._blocks.reference)
             nodes = self._index.find(self._columns[_HASHES].values[: len(self)], wanted)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -30,7 +31,8 @@ from plangym_like.batch.arrays import (
     select_rows,
     single_steps,
 )
-from plangym_like.batch.row_stepper import RowStepper
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import (
     ClosedError,
     ImpureEnvironmentError,
@@ -45,8 +47,7 @@ from plangym_like.results import (
     Future,
     Rollout,
 )
-from plangym_like.snapshots.differences import difference, without_clock
-from plangym_like.snapshots.trial import watched_generators
+from plangym_like.snapshots.differences import difference, watched_generators, without_clock
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 MODES = ("raise", "warn", "off")
@@ -91,10 +92,16 @@ class Auditor:
 
     Parameters
     ----------
-    stepper : RowStepper
-        Steps rows in this process.
+    simulator : Simulator
+        The simulator of this process.
+    layout : Layout
+        The layout of the environment's batches.
+    name : str
+        The name of the environment in messages.
     executor : Executor
         Steps the batches.
+    alone : Executor
+        Steps rows one by one: in this process, unless batches are isolated.
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
@@ -103,10 +110,6 @@ class Auditor:
 
     Attributes
     ----------
-    layout : Layout
-        The layout of the environment's batches.
-    alone : Executor
-        Steps rows one by one: in this process, unless batches are isolated.
     length : int
         The length of the next audit.
     off : bool
@@ -118,15 +121,24 @@ class Auditor:
         The generator that chooses rows.
     """
 
-    def __init__(self, stepper: RowStepper, executor: Executor, *, mode: str, every: int) -> None:
-        self._stepper = stepper
-        self.layout = stepper.layout
-        self.alone: Executor = executor if executor.isolated else stepper
+    def __init__(
+        self,
+        simulator: Simulator,
+        layout: Layout,
+        name: str,
+        executor: Executor,
+        alone: Executor,
+        *,
+        mode: str,
+        every: int,
+    ) -> None:
+        self._simulator, self._name = simulator, name
+        self.layout, self.alone = layout, alone
         self.stats = executor.stats
         self._mode, self._every = mode, every
         self.may_follow = True
         self.random = np.random.default_rng(0)
-        self.off = mode == "off" or stepper.simulator.exactness != "exact"
+        self.off = mode == "off" or simulator.exactness != "exact"
         # The steps taken so far, those that pay for the audits so far, and those at which the next
         # call is due.
         self._steps = self._paid = self._due = 0.0
@@ -210,19 +222,21 @@ class Auditor:
         if self.off:
             return
         message = (
-            f"row {row} of {self._stepper.name} {how}, and {field} differed: {values}. "
+            f"row {row} of {self._name} {how}, and {field} differed: {values}. "
             f"{cause or self._likely_cause()} Results of this environment cannot be relied on; "
             "audit='warn' turns this error into a warning"
         )
         if self._mode == "raise":
             raise ImpureEnvironmentError(message, row, field, values)
         self.off = True
-        self._stepper.declare_approximate(message)
+        self._simulator.exactness = "approximate"
+        self._simulator.exactness_note = message
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _likely_cause(self) -> str:
         outside = "state outside the environment (a class, a module, a file, the clock)"
         generator = "a random generator that is not saved in the state"
-        names = " or ".join(self._stepper.simulator.suspect_wrappers())
+        names = " or ".join(self._simulator.suspect_wrappers())
         if not names:
             return f"Likely causes: {outside}, or {generator}."
         return (

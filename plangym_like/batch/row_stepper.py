@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, NoReturn, Protocol
@@ -339,7 +338,6 @@ class RowStepper:
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch in this process; see `Executor.submit`."""
         layout = self.layout
-        layout.verify(inputs)
         if not options.blocking:
             return Future.of(partial(self.submit, inputs, options._replace(blocking=True)))
         stepper = self.for_audits() if options.audit else self
@@ -450,11 +448,6 @@ class RowStepper:
                 named[name] = value.copy()
                 named[name].flags.writeable = False
         return named
-
-    def declare_approximate(self, note: str) -> None:
-        """Mark the environment as approximate, and warn, because an audit found a difference."""
-        self.simulator.exactness, self.simulator.exactness_note = "approximate", note
-        warnings.warn(note, RuntimeWarning, stacklevel=4)
 
     def ensure_open(self) -> None:
         """Raise `ClosedError` after `close`."""

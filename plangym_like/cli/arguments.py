@@ -148,8 +148,10 @@ def find(name: str) -> Any:
     return found if callable(found) else name
 
 
-def make_env(name: str, n_workers: int | None = None, **kwargs: Any) -> PlanEnv:
-    """Make the environment called `name`, set it up, and return it.
+def make_env(
+    name: str, n_workers: int | None = None, *, source: Any = None, **kwargs: Any
+) -> PlanEnv:
+    """Make the environment called `name`, or the one that `source` makes, and set it up.
 
     Raises
     ------
@@ -157,7 +159,7 @@ def make_env(name: str, n_workers: int | None = None, **kwargs: Any) -> PlanEnv:
         The environment cannot be made.
     """
     try:
-        env = registry.make(find(name), n_workers, **kwargs)
+        env = registry.make(find(name) if source is None else source, n_workers, **kwargs)
         env.setup()
     except Exception as error:  # the environment's own constructor may raise anything
         raise UsageError(f"{name} cannot be made: {described(error)}") from error

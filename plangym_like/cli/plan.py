@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import json
 import math
 import os
@@ -41,8 +42,10 @@ from plangym_like.cli.arguments import (
 )
 from plangym_like.cli.planner_classes import find_planner, found_options, kebab, make_planner
 from plangym_like.env import PlanEnv
+from plangym_like.errors import InputError
 from plangym_like.planners import Plan, Planner, Progress, play
 from plangym_like.planners.planner import progress_bar
+from plangym_like.support.lazy_imports import needs_extra
 
 # Files in the folder of a search: the id and seed of the command, and what `Planner.save` writes.
 _COMMAND, _SEARCH = "command.json", "search"
@@ -103,6 +106,12 @@ def add_to(commands: Any) -> None:
     )
     add_settings(parser)
     parser.add_argument(
+        "--reward",
+        metavar="MODULE:FUNCTION",
+        help="the reward of a MuJoCo model: ID is the path of its file, and --set takes the "
+        "arguments of plangym_like.make_mujoco too",
+    )
+    parser.add_argument(
         "--option",
         action="append",
         default=[],
@@ -127,7 +136,8 @@ def run(chosen: argparse.Namespace) -> int:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UsageError(f"--{name}: {error}") from error
-    with make_env(chosen.id, chosen.workers, **dict(chosen.set)) as env:
+    source, kwargs = _source(chosen)
+    with make_env(chosen.id, chosen.workers, source=source, **kwargs) as env:
         if chosen.resume is not None:
             planner = _load(chosen, env)
         else:
@@ -148,6 +158,21 @@ def run(chosen: argparse.Namespace) -> int:
             status = FAILED
     print(json.dumps(found, default=str) if chosen.json else _line(found), flush=True)
     return status
+
+
+def _source(chosen: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Return the model that ``--reward`` makes an environment of, and the arguments of `make`."""
+    kwargs = dict(chosen.set)
+    if chosen.reward is None:
+        return None, kwargs
+    with needs_extra("--reward needs MuJoCo", "mujoco"):
+        from plangym_like.envs.mujoco.own_model import MujocoModel
+    known = inspect.signature(MujocoModel).parameters
+    own = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
+    try:
+        return MujocoModel(chosen.id, **found_options({**own, "reward": chosen.reward})), kwargs
+    except InputError as error:
+        raise UsageError(f"{chosen.id} cannot be made: {described(error)}") from error
 
 
 def _check(chosen: argparse.Namespace) -> None:
@@ -259,9 +284,9 @@ def _write(
         images.draw_curve(folder / "curve.png", plan, title, label)
         written.append("curve.png")
         try:
-            drawn = images.film(
-                folder / "plan.gif", plan, find(chosen.id), chosen.seed, dict(chosen.set)
-            )
+            model, kwargs = _source(chosen)
+            source = find(chosen.id) if model is None else model
+            drawn = images.film(folder / "plan.gif", plan, source, chosen.seed, kwargs)
             written.append("plan.gif")
         except Exception as error:  # drawing can fail in many ways; the plan is found anyway
             warn(f"no GIF: {described(error)}")

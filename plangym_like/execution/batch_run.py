@@ -374,7 +374,6 @@ class BatchRun:
         assert self._stepper is not None
         batch.rows.cursor[0] = start
         try:
-            batch.verify(start, stop)
             errors = self._stepper.run_rows(batch.rows, start, stop, masked=batch.masked)
             self._faults.errors |= errors or {}
         except Exception as error:
@@ -505,7 +504,6 @@ class BatchRun:
     def _finish(self) -> None:
         """Set the result, or the error, of a batch whose rows are done."""
         if self._faults.lowest is not None:
-            self._batch.verify()  # its error names the first damaged row of the batch
             self._fail(self._faults.failure)
             return
         batch = self._batch

@@ -175,9 +175,6 @@ class ProcessExecutor:
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.
 
-        If the options say `blocking`, the process that steps a row verifies the checksum of its
-        state before; otherwise this call verifies all states.
-
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
         blocking = options.blocking
@@ -190,8 +187,6 @@ class ProcessExecutor:
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
-            if not blocking:
-                self.layout.verify(inputs)
             if stays:
                 if blocking:
                     return self._run_here(inputs, options)

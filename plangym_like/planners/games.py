@@ -90,7 +90,7 @@ class Starts(NamedTuple):
         shown = given if is_result else env.last_result
         if shown is None or not (is_result or np.array_equal(shown.state, row[0])):
             return cls(row, infos=_told_by_rows(env, row))
-        return cls(row, stacked([shown.obs]), BatchInfo(1, {}, [shown.info]), is_result)
+        return cls(row, stacked(shown.obs), BatchInfo(1, {}, [shown.info]), is_result)
 
     @classmethod
     def of_many(cls, env: PlanEnv, given: Any) -> Starts:

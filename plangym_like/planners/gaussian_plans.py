@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
@@ -53,6 +54,15 @@ class PlanOptions(TypedDict, total=False):
     discount, reward, terminal_value : optional
         What is maximised; see `Objective`. By default, it is the sum of the rewards. `Plan.score`
         and `Plan.rewards` are always those of the environment.
+    variants : sequence of dict, optional
+        Other versions of the state to plan from, each the arguments of `PlanEnv.make_state`, such
+        as ``[{"model": 1}, {"model": 2}]``. Every plan is rolled out from all versions, K with the
+        state itself, which costs K times as many transitions. The plan's rewards are those from the
+        state itself.
+    risk : float
+        From 0 to 1, by default 1: the value of a plan is its average over this fraction of the
+        versions, those where it is worst, but at least over one. 1 is the mean of all, 0 the worst
+        case, and between them it is the conditional value at risk.
     """
 
     dt: int
@@ -61,6 +71,8 @@ class PlanOptions(TypedDict, total=False):
     discount: float
     reward: Reward | None
     terminal_value: TerminalValue | None
+    variants: Sequence[Mapping[str, Any]]
+    risk: float
 
 
 @stored
@@ -123,8 +135,13 @@ class GaussianPlanner(Planner):
         discount: float = 1.0,
         reward: Reward | None = None,
         terminal_value: TerminalValue | None = None,
+        variants: Sequence[Mapping[str, Any]] = (),
+        risk: float = 1.0,
     ) -> None:
         super().__init__(env)
+        if isinstance(variants, Mapping) or not isinstance(variants, Sequence):
+            raise InputError(f"variants must be a sequence of dicts, got {variants!r}")
+        self.variants, self.risk = list(variants), as_number("risk", risk, 0.0, 1.0)
         self.objective = Objective(discount, reward, terminal_value)
         self.low, self.high = bounds(env, self.name)
         self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
@@ -135,6 +152,8 @@ class GaussianPlanner(Planner):
         self.knots = None if knots is None else as_count("knots", knots)
         self._spline = None if knots is None else Spline(spline, knots, self.horizon)
         self._power = power_spectrum(self.beta, self.num_knots)
+        # The most transitions that a plan costs.
+        self._cost = self.horizon * (1 + len(self.variants))
 
     @property
     def num_knots(self) -> int:
@@ -172,17 +191,17 @@ class GaussianPlanner(Planner):
         """
         if memory.budget is None:
             return self.batch
-        most = int((memory.budget - self.horizon) // self._usual_length(memory)) // iterations
+        most = int((memory.budget - self._cost) // self._usual_length(memory)) // iterations
         return max(1, min(self.batch, most))
 
     def _usual_length(self, memory: _Memory) -> float:
-        """Return how many actions plans have had on average."""
-        return memory.steps / memory.count if memory.count else float(self.horizon)
+        """Return how many transitions a plan has cost on average."""
+        return memory.steps / memory.count if memory.count else float(self._cost)
 
     def _affords(self, search: Search, count: int) -> bool:
         """Return whether the budget allows for `count` more plans, and then for the mean plan."""
         cost = math.ceil(count * self._usual_length(search.memory))
-        return search.has(self.horizon + max(self.horizon, cost))
+        return search.has(self._cost + max(self._cost, cost))
 
     def _roll_out(self, state: Row, search: Search, plans: Floats) -> tuple[Floats, Floats]:
         """Roll plans out from the first state; return the clipped plans and their values.
@@ -195,9 +214,9 @@ class GaussianPlanner(Planner):
         found, memory = [np.empty(0)], search.memory
         plans, done = self._clipped(plans), 0
         actions = self._actions_of(plans)
-        while done < len(actions) and (not done or search.affords(2 * self.horizon)):
+        while done < len(actions) and (not done or search.affords(2 * self._cost)):
             # Leave room for the mean.
-            most = search.fit(len(actions) - done + 1, self.horizon) - 1
+            most = search.fit(len(actions) - done + 1, self._cost) - 1
             steps, values = self._value(state, search, actions[done : done + most])
             memory.count, memory.steps = memory.count + len(steps), memory.steps + int(steps.sum())
             found.append(values)
@@ -207,16 +226,28 @@ class GaussianPlanner(Planner):
     def _value(self, state: Row, search: Search, actions: NDArray[Any]) -> tuple[Any, Floats]:
         """Roll out `actions`, and keep them if they are the best.
 
-        Return the length and the value of each plan; see `Objective`.
+        Return the cost and the value of each plan; see `Objective`.
         """
-        goal = self.objective
+        goal, roots = self.objective, self._roots(state)
+        count, own = len(roots), slice(None, None, len(roots))
+        rows = np.repeat(actions, count, axis=0)
         rollout = search.rollout_batch(
-            actions, state, self.dt, return_observations=goal.needs_observations
+            rows,
+            state if count == 1 else np.tile(roots, (len(actions), 1)),
+            self.dt,
+            return_observations=goal.needs_observations,
         )
-        values, steps = goal.values(actions, rollout), lengths(rollout)
-        scores = None if goal.is_score else values
-        search.keep_rollout(actions, rollout.rewards, steps, ended(rollout), scores)
-        return steps, values
+        steps, each = lengths(rollout), goal.values(rows, rollout).reshape(-1, count)
+        values = at_risk(each, self.risk)
+        scores = None if goal.is_score and count == 1 else values
+        over = ended(rollout)[own]
+        search.keep_rollout(actions, rollout.rewards[own], steps[own], over, scores)
+        return steps.reshape(-1, count).sum(axis=1), values
+
+    def _roots(self, state: Row) -> NDArray[np.uint8]:
+        """Return the state and its variants ``(K, nbytes)``; equal ones count once."""
+        made = (self.env.make_state(state, **variant) for variant in self.variants)
+        return np.stack(list({row.tobytes(): row for row in (state, *made)}.values()))
 
     def _clipped(self, plans: Floats) -> NDArray[Any]:
         """Return `plans` within the bounds, in the dtype of the actions."""
@@ -231,7 +262,8 @@ class GaussianPlanner(Planner):
 
     def _report(self, search: Search, note: str = "") -> None:
         """Report the best score, if it is what the planner maximises."""
-        search.report(search.best.score if self.objective.is_score else -np.inf, note)
+        is_score = self.objective.is_score and not self.variants
+        search.report(search.best.score if is_score else -np.inf, note)
 
     def _best_plan(self, state: Row, search: Search) -> Plan:
         """Roll out the mean, and return the best of all plans that were rolled out."""
@@ -564,6 +596,20 @@ class PredictiveSampling(GaussianPlanner):
             memory.mean = plans[np.argmax(returns)]
             self._report(search)
         return self._best_plan(state, search)
+
+
+def at_risk(values: Floats, risk: float) -> Floats:
+    """Return the average ``(N,)`` of the lowest of the values ``(N, K)``, a fraction `risk`.
+
+    Examples
+    --------
+    >>> values = np.array([[4.0, 1.0, 2.0, 3.0]])
+    >>> [at_risk(values, risk).item() for risk in (0.0, 0.5, 1.0)]
+    [1.0, 1.5, 2.5]
+    """
+    count = max(1, math.ceil(risk * values.shape[1]))
+    average: Floats = np.sort(values, axis=1)[:, :count].mean(axis=1)
+    return average
 
 
 def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -357,32 +358,35 @@ def _frozen(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
-def stacked(observations: list[Any]) -> Any:
-    """Return observations as a batch, as `PlanEnv.step_batch` returns them.
-
-    >>> stacked([{"at": 3}, {"at": 4}])
-    {'at': array([3, 4])}
-    """
-    first = observations[0]
-    if isinstance(first, dict):
-        return {key: stacked([one[key] for one in observations]) for key in first}
+def _mapped(function: Callable[..., Any], *trees: Any) -> Any:
+    """Return the tree of what `function` returns for the parts of trees of dicts and tuples."""
+    first = trees[0]
+    if isinstance(first, Mapping):
+        return {key: _mapped(function, *(tree[key] for tree in trees)) for key in first}
     if isinstance(first, tuple):
-        return tuple(stacked(list(parts)) for parts in zip(*observations, strict=True))
-    if isinstance(first, np.ndarray | np.generic | int | float):
-        return np.stack([np.asarray(one) for one in observations])
-    return list(observations)
+        return tuple(_mapped(function, *parts) for parts in zip(*trees, strict=True))
+    return function(*trees)
+
+
+def stacked(observation: Any) -> Any:
+    """Return an observation as a batch of one, as `PlanEnv.step_batch` returns it.
+
+    >>> stacked({"at": 3, "told": "a"})
+    {'at': array([3]), 'told': ['a']}
+    """
+    numbers = np.ndarray | np.generic | int | float
+    return _mapped(
+        lambda part: np.asarray(part)[None] if isinstance(part, numbers) else [part], observation
+    )
 
 
 def joined(batches: list[Any]) -> Any:
     """Return batches of observations as one batch."""
-    first = batches[0]
-    if isinstance(first, dict):
-        return {key: joined([one[key] for one in batches]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(joined(list(parts)) for parts in zip(*batches, strict=True))
-    if isinstance(first, list):
-        return [one for batch in batches for one in batch]
-    return np.concatenate(batches)
+
+    def join(*parts: Any) -> Any:
+        return list(chain(*parts)) if isinstance(parts[0], list) else np.concatenate(parts)
+
+    return _mapped(join, *batches)
 
 
 def rows_of(observations: Any, rows: Ints) -> Any:
@@ -391,10 +395,8 @@ def rows_of(observations: Any, rows: Ints) -> Any:
     >>> rows_of({"at": np.array([3, 4, 5]), "told": ["a", "b", "c"]}, np.array([0, 2]))
     {'at': array([3, 5]), 'told': ['a', 'c']}
     """
-    if isinstance(observations, Mapping):
-        return {key: rows_of(part, rows) for key, part in observations.items()}
-    if isinstance(observations, tuple):
-        return tuple(rows_of(part, rows) for part in observations)
-    if isinstance(observations, list):
-        return [observations[row] for row in rows]
-    return observations[rows]
+
+    def chosen(part: Any) -> Any:
+        return [part[row] for row in rows] if isinstance(part, list) else part[rows]
+
+    return _mapped(chosen, observations)

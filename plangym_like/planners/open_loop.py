@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners.action_sets import ActionSampler, all_actions, index_of
+from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds, index_of
+from plangym_like.planners.continuous_plans import Spline
 from plangym_like.planners.games import Rules, Turns
 from plangym_like.planners.nodes import Ints, Rows
 from plangym_like.planners.plan import Plan
@@ -38,6 +40,11 @@ class RandomShooting(Planner):
         The number of plans that are rolled out at once.
     dt : int
         How long each action is held.
+    knots : int, optional
+        Plans are splines through so many random knots; for a bounded box only. By default, every
+        action is drawn.
+    spline : {"zero", "linear", "cubic"}
+        The kind of spline; see `Spline`. Without `knots`, it has no effect.
     **rules
         See `Rules`.
 
@@ -57,12 +64,28 @@ class RandomShooting(Planner):
         horizon: int = 30,
         batch: int = 256,
         dt: int = 1,
+        knots: int | None = None,
+        spline: str = "linear",
         **rules: Unpack[Rules],
     ) -> None:
         super().__init__(env, **rules)
         self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
         self.dt = as_count("dt", dt)
         self._sample = ActionSampler(env, self.name)
+        self.knots = None if knots is None else as_count("knots", knots)
+        if knots is not None:
+            self._low, self._high = bounds(env, self.name)
+            self._spline = Spline(spline, knots, self.horizon)
+
+    def _draw(self, search: Search, count: int) -> NDArray[Any]:
+        """Return random plans ``(count, T, *action_shape)``."""
+        if self.knots is None:
+            return self._sample(search.rng, count, self.horizon)
+        shape = (count, self.knots, *self._low.shape)
+        actions = self._spline.actions(search.rng.uniform(self._low, self._high, shape))
+        # Between its knots, a cubic spline may leave the bounds.
+        clipped: NDArray[Any] = np.clip(actions, self._low, self._high)
+        return clipped.astype(self.env.action_space.dtype)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> dict[str, Any]:
         return {}  # only the best plan is kept
@@ -70,7 +93,7 @@ class RandomShooting(Planner):
     def _search(self, state: Row, search: Search) -> Plan:
         while search.has((batch := search.fit(self.batch, self.horizon)) * self.horizon):
             if search.turns.legal is None:
-                plans = self._sample(search.rng, batch, self.horizon)
+                plans = self._draw(search, batch)
                 rollout = search.rollout_batch(plans, state, dt=self.dt)
                 search.keep_rollout(plans, rollout.rewards, lengths(rollout), ended(rollout))
             else:

@@ -365,7 +365,8 @@ def play(
     state : row, ResetResult or Transition, optional
         Where to start; by default, the env's current state, which does not change.
     budget, seconds : optional
-        The limits of each search; see `Planner.plan`.
+        The limits of each search; see `Planner.plan`. With `seconds`, ``info["late"]`` of the
+        result says by how many seconds each search missed it, ``(T,)``; 0 if it did not.
     seed : int, sequence of int, SeedSequence or Generator, optional
         The seeds of the searches are spawned from it. A SeedSequence or Generator spawns different
         seeds in each call.
@@ -441,6 +442,9 @@ def play(
             ended = bool(result.terminateds[0] or result.truncateds[0])
             watch(len(moves), total, f"step {len(moves)}")
     actions, held, rewards = zip(*moves, strict=True)
+    info = {name: np.array([one[name] for one in roots]) for name in _OF_ROOTS if name in roots[0]}
+    if seconds is not None:
+        info["late"] = np.maximum(np.diff([0.0, *(one[2] for one in curve)]) - seconds, 0.0)
     return Plan(
         start,
         as_plan(env.action_space, actions),
@@ -450,7 +454,7 @@ def play(
         None,
         total,
         np.array(curve, CURVE),
-        {name: np.array([one[name] for one in roots]) for name in _OF_ROOTS if name in roots[0]},
+        info,
     )
 
 

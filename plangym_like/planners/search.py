@@ -258,12 +258,6 @@ class Search:
         return self._budget
 
     @property
-    def is_done(self) -> bool:
-        """Whether the whole budget or the whole time is spent."""
-        is_spent = self._budget is not None and self._transitions >= self._budget
-        return is_spent or (self._seconds is not None and self._elapsed() >= self._seconds)
-
-    @property
     def remaining(self) -> int | None:
         """The number of transitions left in the budget; None if only the time is limited."""
         return None if self._budget is None else self._budget - self._transitions

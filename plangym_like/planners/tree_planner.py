@@ -250,7 +250,7 @@ class TreePlanner(Planner):
             counts = np.minimum(np.maximum(left, 0), self.batch)
         goes_on = search.has(max(int(counts.sum()), 1) * cost)
         counts[memory.tree["solved"][:roots]] = 0
-        if not goes_on or (done.any() and search.is_done):
+        if not goes_on:
             counts[:] = 0
         memory.descents = done + counts
         return np.arange(roots).repeat(counts)

@@ -51,6 +51,7 @@ from plangym_like.snapshots.known_wrappers import (
     columns_of,
     describe_wrappers,
     impossible,
+    is_known,
     restart_generators,
     state_names,
     visible,
@@ -102,6 +103,7 @@ class ChainState(abc.ABC):
         # Objects that are encoded as references, by the place where they were found.
         self._references: dict[str, Any] = {}
         self._seen: set[int] = set()
+        foreign = False
         for link in [*visible(env), *chain[-1:]] if base else visible(env):
             reason = impossible(link)
             if reason is not None:
@@ -110,7 +112,8 @@ class ChainState(abc.ABC):
             # An environment may keep the game itself in an attribute called env.
             constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
             fixed = {name: value for name, value in vars(link).items() if name in constant}
-            name, names = type(link).__name__, state_names(link)
+            name, names = type(link).__name__, state_names(link, within_others=foreign)
+            foreign = foreign or not is_known(link)
             owner = StateOwner(name, link, names, fixed)
             if names != ():
                 self.owners.append(owner)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -190,3 +191,46 @@ def _bits(value: Any) -> bytes:
 def _shown(value: Any) -> str:
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+# The global random generators
+
+
+@contextlib.contextmanager
+def watched_generators() -> Iterator[Callable[[], str]]:
+    """Watch the global random generators during the block, and restore them at its end.
+
+    Yield a function that returns a sentence about the generators that were used so far. What
+    another thread draws during the block, it draws again afterwards.
+    """
+    before = global_generators()
+    saved = random.getstate(), np.random.get_state(legacy=False)
+    try:
+        yield lambda: draws_note(moved_generators(before))
+    finally:
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])
+
+
+def global_generators() -> dict[str, Any]:
+    """Return the states of the global random generators by name, as values to compare by ``==``."""
+    numpys: Any = np.random.get_state(legacy=False)
+    inner = [v.tobytes() if isinstance(v, np.ndarray) else v for v in numpys["state"].values()]
+    return {
+        "the module random": random.getstate(),
+        "numpy.random": (inner, numpys.get("has_gauss"), numpys.get("gauss")),
+    }
+
+
+def moved_generators(before: dict[str, Any]) -> list[str]:
+    """Return the names of the global random generators whose states differ from `before`."""
+    return [name for name, state in global_generators().items() if state != before[name]]
+
+
+def draws_note(names: Iterable[str]) -> str:
+    """Return a sentence saying that the global random generators `names` were used.
+
+    Without names, the sentence is empty.
+    """
+    drawn = " and of ".join(names)
+    return f"It draws from the global generator of {drawn}. " if drawn else ""

@@ -82,6 +82,8 @@ _KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
         "gamma epsilon",
     ),
 }
+# When an episode began, in seconds of this process.
+_CLOCK = "episode_start_time"
 _UNCHANGING: tuple[str, ...] = ("transform_action.", "transform_observation.", "transform_reward.")
 _UNCHANGING += ("jax_to_numpy.",)
 _FOREIGN = (
@@ -113,10 +115,13 @@ def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
     return [[qualified_name(type(wrapper)), _arguments(wrapper)] for wrapper in visible(env)]
 
 
-def state_names(wrapper: Any) -> tuple[str, ...] | None:
+def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...] | None:
     """Return the names of the attributes that are the state of `wrapper`; ``None`` if unknown.
 
-    The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``.
+    The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``. A
+    wrapper from outside Gymnasium may change the settings of the wrappers inside it, such as the
+    length of a time limit. With ``within_others=True``, all settings that are numbers are therefore
+    state, too.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
@@ -132,6 +137,12 @@ def state_names(wrapper: Any) -> tuple[str, ...] | None:
         except AttributeError:
             # Another version of Gymnasium: every attribute may change.
             return None
+    if names is not None and within_others:
+        names += tuple(
+            name
+            for name, value in vars(wrapper).items()
+            if type(value) in (bool, int, float) and name not in (*names, *CONSTANT, _CLOCK)
+        )
     return names
 
 

@@ -14,8 +14,8 @@ from gymnasium.wrappers import RecordEpisodeStatistics, StickyAction
 
 from plangym_like.errors import ObservationError, RewardError, SnapshotError
 from plangym_like.processes.child import platform_has_workers
-from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.trial import compare_outcomes, watched_generators
+from plangym_like.snapshots.differences import difference, watched_generators
+from plangym_like.snapshots.trial import compare_outcomes
 from plangym_like.testing.check_context import (
     CheckContext,
     DifferenceFound,

@@ -57,6 +57,8 @@ class RobotLaneKernel(LaneKernel):
             return False
         if not shows_its_base(env) or not is_bare(env.simulator.env):
             return False
+        if env.simulator.codec.robot is not None and env.simulator.codec.robot.versions:
+            return False
         return env.simulator.base.model.nv >= _FEWEST_DEGREES and env.simulator.steps_batches
 
     def read(self, lane: int) -> None:

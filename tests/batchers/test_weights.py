@@ -72,6 +72,26 @@ def test_weights_are_never_half_written() -> None:
         writer.join()
 
 
+class _Interrupting(torch.Tensor):
+    """Gets a Ctrl-C while it is copied."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        if func is torch.Tensor.copy_:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+
+def test_a_ctrl_c_comes_after_a_write() -> None:
+    owned, shared = _shared([torch.zeros(2), torch.zeros(2)])
+    tree = [torch.ones(2).as_subclass(_Interrupting), torch.ones(2)]
+    with pytest.raises(KeyboardInterrupt):
+        owned.write(tree, 1, 60.0)
+    version, (first, second) = _attached(shared).read(0)  # type: ignore[misc]
+    assert version == 1 and first.tolist() == second.tolist() == [1.0, 1.0]
+
+
 def _hold(owned: VersionedTree, ready: Any, seconds: float) -> None:
     with owned._locked(is_writer=False):
         ready.set()

@@ -106,6 +106,28 @@ def test_modules_of_the_current_folder(
         assert words in capsys.readouterr().err
 
 
+def test_a_model_of_mujoco_and_a_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mujoco")
+    (tmp_path / "slider.xml").write_text(
+        '<mujoco><worldbody><body><joint name="x" type="slide"/><geom size="1"/></body></worldbody>'
+        '<actuator><motor joint="x" ctrlrange="-1 1" ctrllimited="true"/></actuator></mujoco>'
+    )
+    (tmp_path / "reward_of_this_test.py").write_text("def up(data):\n    return data.qvel[:, 0]\n")
+    monkeypatch.chdir(tmp_path)
+    plan = ["plan", "slider.xml", "--budget", "300", "--planner", "mppi", "--option", "horizon=5"]
+    named = [*plan, "--reward", "reward_of_this_test:up", "--set", "n_substeps=3"]
+    found = told(capsys, *named, "--set", "max_episode_steps=4")
+    assert (found["length"], found["ended"]) == (4, True)
+    assert found["score"] == found["replayed_score"]
+    for reward, words in (("reward_of_this_test:no", "has no 'no'"), ("reward", "a function of")):
+        assert main([*plan, "--reward", reward]) == 2
+        assert words in capsys.readouterr().err
+    assert main(["plan", "no.xml", *plan[2:], "--reward", "reward_of_this_test:up"]) == 2
+    assert "cannot load the model" in capsys.readouterr().err
+
+
 def test_a_replay_with_another_score_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,7 +337,7 @@ def test_a_killed_search_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixtur
         "            self.save()\n"
         "        if calls == 55:\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "planner._Repeated = Repeated\n"
+        "planner._repeated = Repeated\n"
         "main(sys.argv[1:])\n"
     )
     options = ["--budget", "8000", "--seed", "3", "--checkpoint", str(folder)]

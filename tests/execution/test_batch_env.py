@@ -80,8 +80,7 @@ def test_without_any_state_the_first_environments_own_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [lambda name: CounterEnv(name, num_actions=7), lambda name: CounterEnv("another")],
+    "other", [lambda name: pl.make("CartPole-v1"), lambda name: CounterEnv("another")]
 )
 def test_environments_that_do_not_fit_together(other: Any) -> None:
     one = ExternalProcess(lambda: CounterEnv("toy"))

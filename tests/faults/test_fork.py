@@ -66,6 +66,7 @@ if (pid := os.fork()) == 0:
         else:
             os._exit(2)
     with plangym_like.make(Slow) as other:
+        assert other.step(0, state).obs.tolist() == [1]
         assert other.step_batch([0, 1], state).obs.tolist() == [[1], [1]]
     busy.close()
     assert idle.step(0).obs.tolist() == [2]  # no thread was using this one

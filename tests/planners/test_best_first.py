@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from suite import CLIFF, TAXI
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import InputError
@@ -255,7 +256,7 @@ def _optimum(env: Any, start: int) -> float:
     return float(values[start])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of(range(4)))
 def test_the_optimum_of_taxi(seed: int) -> None:
     with plangym_like.make(TAXI) as env:
         state, obs, _ = env.reset(seed=seed)
@@ -281,6 +282,7 @@ def test_the_shortest_ways(name: str, options: dict[str, Any], length: int, scor
         assert plan.spent.transitions < 1000, "the search ends when all places are known"
 
 
+@pytest.mark.full
 def test_the_pole_is_held_to_the_end() -> None:
     with plangym_like.make("CartPole-v1", remove_time_limit=False) as env:
         env.reset(seed=0)

@@ -302,7 +302,7 @@ def test_a_game_of_chance_has_the_expected_value(maker: Any) -> None:
     wins = _pig_value()
     with plangym_like.make(Pig) as env:
         root = env.reset(seed=0)
-        plan = maker(env).plan(root, budget=15_000, seed=0)
+        plan = maker(env).plan(root, budget=6_000, seed=0)
         assert plan.info["value"] == pytest.approx(2 * wins[0, 0, 0] - 1, abs=0.15)
         assert plan.next_action == 0, "there is nothing to keep yet"
         assert not plan.info["solved"]

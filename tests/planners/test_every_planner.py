@@ -109,6 +109,8 @@ def test_options_that_are_refused(name: str) -> None:
         for option, default in options_of(planner).items():
             if option in FUNCTIONS:
                 wrong, words = 3, f"{option} must be .*function"
+            elif option == "variants":
+                wrong, words = {"x": 1}, "variants must be a sequence of dicts"
             elif isinstance(default, bool) or option == "spline":
                 continue
             elif isinstance(default, float):

@@ -13,7 +13,7 @@ from comparing import assert_same
 import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import IW, RolloutIW, tile_colors, tile_pairs
-from plangym_like.planners.iw import Novelty
+from plangym_like.planners.novelty import Novelty
 from plangym_like.planners.observations import default_features
 
 BOTH = pytest.mark.parametrize("planner", [IW, RolloutIW])

@@ -182,6 +182,14 @@ def test_play_takes_first_actions_and_ends_with_the_episode(cartpole: Any) -> No
     assert len(short) < 500
 
 
+def test_play_says_which_actions_came_too_late(cartpole: Any) -> None:
+    planner = RandomShooting(cartpole, horizon=5, batch=20)
+    late = play(planner, 3, budget=400, seconds=1e-9, seed=0).info["late"]
+    assert late.shape == (3,) and (late > 0).all()
+    assert play(planner, 3, budget=400, seconds=1e9, seed=0).info["late"].tolist() == [0.0] * 3
+    assert "late" not in play(planner, 3, budget=400, seed=0).info
+
+
 def test_play_reports_every_batch_and_every_step(cartpole: Any) -> None:
     seen: list[Progress] = []
     planner = RandomShooting(cartpole, horizon=5, batch=20)

@@ -53,6 +53,7 @@ def test_copies_are_equal_and_other_values_are_not(kind: str) -> None:
     assert found is not None and found[0].startswith("info")
 
 
+@pytest.mark.full  # importing torch takes longer than all other tests of this file
 def test_tensors_are_compared_by_their_numbers() -> None:
     torch = pytest.importorskip("torch")
     for kind in (torch.arange, lambda n: torch.nn.Parameter(torch.ones(n))):

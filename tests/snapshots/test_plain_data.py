@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -206,13 +206,11 @@ def _decode_or_refuse(data: bytes) -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300)
 def test_any_bytes_are_a_value_or_refused(data: bytes) -> None:
     _decode_or_refuse(data)
 
 
 @given(_VALUES, st.data())
-@settings(max_examples=300)
 def test_damaged_bytes_are_a_value_or_refused(value: Any, data: st.DataObject) -> None:
     raw = bytearray(encode(value))
     for _ in range(data.draw(st.integers(1, 4))):

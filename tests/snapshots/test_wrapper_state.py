@@ -243,24 +243,3 @@ def test_the_usual_preprocessing_goes_on() -> None:
     assert content(preprocessing.obs_buffer) == content(frames)
     assert preprocessing.game_over is False
     env.close()
-
-
-def test_workers_have_the_same_wrappers() -> None:
-    made = [
-        (wrappers.FrameStackObservation, {"stack_size": 3}),
-        (wrappers.TransformReward, {"func": lambda reward: reward * 2}),
-        wrappers.NormalizeObservation,
-        (wrappers.TimeLimit, {"max_episode_steps": 3}),
-    ]
-    results = []
-    state = None
-    for options in ({}, {"n_workers": 2, "isolate": True}):
-        with plangym_like.make("CartPole-v1", wrappers=made, **options) as env:
-            state = env.reset(seed=0).state if state is None else state
-            rows = np.repeat(state[None], 60, axis=0)
-            for step in range(3):
-                batch = env.step_batch((np.arange(60) >> step) % 2, rows)
-                rows = batch.states
-            results.append((rows.tobytes(), batch.obs.tobytes(), batch.truncateds.tolist()))
-    assert results[0] == results[1]
-    assert all(results[0][2])

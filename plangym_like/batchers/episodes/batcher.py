@@ -14,7 +14,6 @@ import torch
 
 from plangym_like.batchers.episodes.envs import VecEnv
 from plangym_like.batchers.episodes.loop import (
-    WEIGHTS,
     EpisodeArgs,
     EpisodePlan,
     EpisodeWorker,
@@ -110,7 +109,7 @@ class BackgroundBatcher(Closable):
         """Send the argument of `update` to all groups, if there is a new one."""
         content = self._new_weights
         if _is_state_dict(content):
-            self._workers.publish(WEIGHTS, content)
+            self._workers.publish(content)
         elif content is not None:
             for group in range(len(self._n_running)):
                 self._workers.submit(group, "update", content)

@@ -425,10 +425,6 @@ def _as_fields(part: Any, name: str) -> DictTensor:
     raise InputError(f"{name} must return DictTensors, got a {type(part).__name__}")
 
 
-# The name of the agent's weights, for `GroupContext.load`.
-WEIGHTS = "weights"
-
-
 @dataclass(frozen=True)
 class EpisodePlan:
     """The user's arguments, which all groups share, and the seed of each group."""
@@ -540,7 +536,7 @@ class EpisodeWorker:
 
     def _load(self) -> None:
         """Pass the newest published weights to the agent, unless it has them already."""
-        newer = self._context.load(WEIGHTS, self._version)
+        newer = self._context.load(self._version)
         if newer is not None:
             version, content = newer
             with self._streams.in_place():

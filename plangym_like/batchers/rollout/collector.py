@@ -39,7 +39,7 @@ from plangym_like.batchers.trees import (
     tensor_layout,
     to_device,
 )
-from plangym_like.batchers.weights import load_weights
+from plangym_like.batchers.weights import ActorWeights, load_weights
 from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.batchers.workers.group import Closable
 from plangym_like.errors import InputError
@@ -395,73 +395,6 @@ def _brief(value: Any) -> str:
     return text if len(text) < 200 else f"{text[:200]}..."
 
 
-class FragmentAssembler:
-    """Joins buffers and copies them to a device.
-
-    For a GPU, buffers are joined in page-locked memory and copied from there asynchronously. Torch
-    reuses that memory only when the copy is complete.
-
-    Parameters
-    ----------
-    options : FragmentOptions
-    device : torch.device or str, optional
-    pinned : bool
-        See `plangym_like.batchers.rollout.multi.rollout`.
-
-    Raises
-    ------
-    InputError
-        A GPU is needed, but torch finds none.
-    """
-
-    def __init__(
-        self,
-        options: FragmentOptions,
-        *,
-        device: torch.device | str | None,
-        pinned: bool = False,
-    ) -> None:
-        self._device = torch.device("cpu" if device is None else device)
-        self._pinned = pinned or self._device.type == "cuda"
-        if self._pinned and not torch.cuda.is_available():
-            raise InputError(
-                f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
-            )
-        self._options = options
-        self._infos = FragmentInfos()
-
-    def assemble(self, parts: Sequence[Collected]) -> Fragment:
-        """Return one fragment, in new memory, with the lanes of all `parts` side by side."""
-        memories = [as_tensors(part.memory) for part in parts]
-        finals, first = [], 0
-        for memory in memories:
-            if (final := memory.pop("final")) is not None:
-                finals.append(final._replace(lane=final.lane + first))
-            first += memory["bootstrap"].shape[1]
-        whole = tree_map(self._join, *memories)
-        steps, before = whole["steps"], whole["before"]
-        num_lanes = first // len(parts)
-        fragment = Fragment(
-            state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
-            actor=steps["actor"],
-            env=self._infos.join([part.infos for part in parts]),
-            bootstrap=whole["bootstrap"],
-            hx=whole["hx"],
-            version=torch.tensor([part.version for part in parts]).repeat_interleave(num_lanes),
-            before=Inputs(None, before["act"], before["rew"], before["fin"]),
-            final=join_finals(finals) if finals else None,
-            sticky=self._options.sticky,
-        )
-        if self._device.type == "cpu":
-            return fragment
-        return fragment.to(self._device, non_blocking=self._pinned)
-
-    def _join(self, *parts: torch.Tensor) -> torch.Tensor:
-        """Join tensors along dimension 1."""
-        whole = torch.cat(parts, 1)
-        return whole.pin_memory() if self._pinned else whole
-
-
 @dataclass
 class RolloutStats:
     """Statistics of a rollout iterator so far.
@@ -494,13 +427,45 @@ class RolloutIterator(Closable):
     An error closes the iterator. Later calls of ``next`` raise `ClosedError`; they never end the
     caller's loop silently.
 
+    For a GPU, fragments are copied asynchronously from page-locked memory. Torch reuses that memory
+    only when the copy is complete.
+
+    Parameters
+    ----------
+    actor : BaseActorModule
+    options : FragmentOptions
+    device : torch.device or str, optional
+    pinned : bool
+        See `plangym_like.batchers.rollout.multi.rollout`.
+
     Attributes
     ----------
     stats : RolloutStats
+
+    Raises
+    ------
+    InputError
+        A GPU is needed, but torch finds none.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        actor: BaseActorModule,
+        options: FragmentOptions,
+        device: torch.device | str | None,
+        *,
+        pinned: bool = False,
+    ) -> None:
         self.stats = RolloutStats()
+        self._weights = ActorWeights(actor)
+        self._options = options
+        self._device = torch.device("cpu" if device is None else device)
+        self._pinned = pinned or self._device.type == "cuda"
+        if self._pinned and not torch.cuda.is_available():
+            raise InputError(
+                f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
+            )
+        self._infos = FragmentInfos()
 
     def __iter__(self) -> Self:
         return self
@@ -523,9 +488,36 @@ class RolloutIterator(Closable):
     @abc.abstractmethod
     def _next(self) -> Fragment: ...
 
+    def _assemble(self, parts: Sequence[Collected]) -> Fragment:
+        """Return one fragment, in new memory, with the lanes of all `parts` side by side."""
+        memories = [as_tensors(part.memory) for part in parts]
+        finals, first = [], 0
+        for memory in memories:
+            if (final := memory.pop("final")) is not None:
+                finals.append(final._replace(lane=final.lane + first))
+            first += memory["bootstrap"].shape[1]
+        whole = tree_map(self._join, *memories)
+        steps, before = whole["steps"], whole["before"]
+        num_lanes = first // len(parts)
+        fragment = Fragment(
+            state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
+            actor=steps["actor"],
+            env=self._infos.join([part.infos for part in parts]),
+            bootstrap=whole["bootstrap"],
+            hx=whole["hx"],
+            version=torch.tensor([part.version for part in parts]).repeat_interleave(num_lanes),
+            before=Inputs(None, before["act"], before["rew"], before["fin"]),
+            final=join_finals(finals) if finals else None,
+            sticky=self._options.sticky,
+        )
+        if self._device.type == "cpu":
+            return fragment
+        return fragment.to(self._device, non_blocking=self._pinned)
 
-# The name of the actor's weights, for `GroupContext.load`.
-ACTOR = "actor"
+    def _join(self, *parts: torch.Tensor) -> torch.Tensor:
+        """Join tensors along dimension 1."""
+        whole = torch.cat(parts, 1)
+        return whole.pin_memory() if self._pinned else whole
 
 
 @dataclass(frozen=True)
@@ -568,7 +560,7 @@ class RolloutWorker:
 
     def collect(self) -> Collected:
         """Collect the next fragment with the newest weights."""
-        if (newer := self._context.load(ACTOR, self._version)) is not None:
+        if (newer := self._context.load(self._version)) is not None:
             self._version, weights = newer
             load_weights(self._actor, weights)
         part = self._collector.collect(self._version)

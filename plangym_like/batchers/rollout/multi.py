@@ -15,14 +15,11 @@ import torch
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import (
-    ACTOR,
-    FragmentAssembler,
     RolloutIterator,
     RolloutPlan,
     RolloutWorker,
 )
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
-from plangym_like.batchers.weights import ActorWeights
 from plangym_like.batchers.workers.backend import Workers
 from plangym_like.batchers.workers.group import Job, WorkerGroup
 from plangym_like.errors import InputError
@@ -39,20 +36,19 @@ class PooledRollout(RolloutIterator):
         self,
         actor: BaseActorModule,
         plan: RolloutPlan,
-        assembler: FragmentAssembler,
         workers: Workers,
         *,
+        device: torch.device | str | None,
+        pinned: bool,
         n_buffers: int,
         n_per_batch: int,
         ordered: bool,
         max_lag: int | None,
     ) -> None:
-        super().__init__()
+        super().__init__(actor, plan.options, device, pinned=pinned)
         self._n_actors, self._n_per_batch = len(plan.seeds), n_per_batch
         self._n_buffers = n_buffers
         self._ordered, self._max_lag = ordered, max_lag
-        self._assembler = assembler
-        self._weights = ActorWeights(actor)
         self._workers = WorkerGroup(
             partial(RolloutWorker, plan),
             self._n_actors,
@@ -60,7 +56,7 @@ class PooledRollout(RolloutIterator):
             name="rollout",
             preload=("plangym_like.batchers.rollout.collector",),
         )
-        self._workers.publish(ACTOR, self._weights.tree)
+        self._workers.publish(self._weights.tree)
         # Parts of the next fragment; a Ctrl-C while waiting for the rest loses nothing.
         self._gathered: list[Job] = []
         # Jobs that collect parts, in the order of submission.
@@ -76,7 +72,7 @@ class PooledRollout(RolloutIterator):
         # Otherwise, weights that are known to have changed might never be published.
         with interrupts_deferred():
             if self._weights.update():
-                self._workers.publish(ACTOR, self._weights.tree)
+                self._workers.publish(self._weights.tree)
         self.stats.version = self._weights.version
         start = time.perf_counter()
         # A Ctrl-C may interrupt the wait for jobs or the copying of a fragment; the next call does
@@ -87,7 +83,7 @@ class PooledRollout(RolloutIterator):
                 self._dispatch(wanted=self._n_per_batch - len(jobs))
             self._gather()
         self.stats.waited += time.perf_counter() - start
-        fragment = self._assembler.assemble([job.result for job in jobs])
+        fragment = self._assemble([job.result for job in jobs])
         with interrupts_deferred():
             self._gathered = []
             for job in jobs:
@@ -265,8 +261,9 @@ def rollout(
         RolloutPlan(
             factory, deepcopy(actor).cpu(), options, n_per_actor, seeds, starts, close=close
         ),
-        FragmentAssembler(options, device=device, pinned=pinned),
         where,
+        device=device,
+        pinned=pinned,
         n_buffers=n_buffers,
         n_per_batch=n_per_batch,
         ordered=ordered,

@@ -11,9 +11,8 @@ import torch
 
 from plangym_like.batchers.randomness import GroupSeed, RandomStreams, seed_groups
 from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
-from plangym_like.batchers.rollout.collector import Collector, FragmentAssembler, RolloutIterator
+from plangym_like.batchers.rollout.collector import Collector, RolloutIterator
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
-from plangym_like.batchers.weights import ActorWeights
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import whole_seeds
@@ -93,24 +92,26 @@ def rollout(
         states=starts,
         device=None if place.type == "cpu" else place,
     )
-    return SameRollout(actor, collector, FragmentAssembler(options, device=place))
+    return SameRollout(actor, collector, options, place)
 
 
 class SameRollout(RolloutIterator):
     """The iterator that `rollout` returns."""
 
     def __init__(
-        self, actor: BaseActorModule, collector: Collector, assembler: FragmentAssembler
+        self,
+        actor: BaseActorModule,
+        collector: Collector,
+        options: FragmentOptions,
+        device: torch.device,
     ) -> None:
-        super().__init__()
+        super().__init__(actor, options, device)
         self._collector = collector
-        self._assembler = assembler
-        self._weights = ActorWeights(actor)
 
     def _next(self) -> Fragment:
         self._weights.update()
         self.stats.version = self._weights.version
-        return self._assembler.assemble([self._collector.collect(self.stats.version)])
+        return self._assemble([self._collector.collect(self.stats.version)])
 
     def _close(self) -> None:
         """The caller closes the environments."""

@@ -103,38 +103,6 @@ class Workers:
         return self.ray if isinstance(self.ray, Mapping) else {}
 
 
-@dataclass(frozen=True)
-class Hosting:
-    """The objects that workers host.
-
-    Attributes
-    ----------
-    make_object : callable
-        Given a `GroupContext`, returns the object of its group.
-    num_groups : int
-    workers : Workers
-    name : str
-        What to call workers in error messages; the number of the worker is appended.
-    preload : sequence of str
-        Modules that all workers use; a fork server imports them once.
-    """
-
-    make_object: Callable[[GroupContext], Any]
-    num_groups: int
-    workers: Workers
-    name: str
-    preload: Sequence[str] = ()
-
-    def count_workers(self, num_cores: int) -> int:
-        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
-        wanted = num_cores if self.workers.n is None else self.workers.n
-        return min(wanted, self.num_groups)
-
-    def groups_of(self, worker: int, num_workers: int) -> list[int]:
-        """Return the groups that `worker` hosts if there are `num_workers` workers."""
-        return list(range(worker, self.num_groups, num_workers))
-
-
 # In the worker
 
 
@@ -183,13 +151,13 @@ class GroupContext:
         if self._stop[0]:
             raise StoppedError("the workers are being closed")
 
-    def load(self, name: str, known: int) -> tuple[int, Any] | None:
-        """Return the version and a copy of what the owner has published as `name`.
+    def load(self, known: int) -> tuple[int, Any] | None:
+        """Return the version and a copy of the tree that the owner has published.
 
         Return ``None`` if the version is `known`, or if nothing has been published.
         """
-        tree = self._host.published.get(name)
-        return None if tree is None else tree.read(known)
+        published = self._host.published
+        return None if published is None else published.read(known)
 
 
 class HostedObjects:
@@ -209,7 +177,8 @@ class HostedObjects:
     control : tree of Tensor or None
         Memory of the layout `control_layout`, which is shared with the owner's process, or read for
         it; ``None`` in that process itself.
-    published : dict of str to VersionedTree
+    published : VersionedTree or None
+        What the owner has published.
     """
 
     def __init__(
@@ -219,13 +188,12 @@ class HostedObjects:
         *,
         own_process: bool = True,
         control: Any = None,
-        published: dict[str, VersionedTree] | None = None,
     ) -> None:
         if own_process:
             torch.set_num_threads(1)
         self.own_process = own_process
         self.control = control
-        self.published = {} if published is None else published
+        self.published: VersionedTree | None = None
         self._objects: dict[int, Any] = {}
         self._failure: BaseException | None = None
         trials = KnownTrials()
@@ -239,7 +207,7 @@ class HostedObjects:
                     self.close()
                 raise
 
-    def attach(self, kind: str, name: str, layout: Any, *, fds: Sequence[int]) -> None:
+    def attach(self, kind: str, layout: Any, *, fds: Sequence[int]) -> None:
         """Map shared memory. If this fails, every later `call` fails too.
 
         Parameters
@@ -258,9 +226,9 @@ class HostedObjects:
         if kind == "control":
             self.control = tree
             return
-        if name in self.published:
-            self.published[name].close()
-        self.published[name] = VersionedTree(tree, lock)
+        if self.published is not None:
+            self.published.close()
+        self.published = VersionedTree(tree, lock)
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """Call `method` on the object of `group`, and return its result."""
@@ -299,6 +267,11 @@ class Backend(abc.ABC):
 
     Worker ``g % num_workers`` hosts the object of group g.
 
+    Parameters
+    ----------
+    make_object, num_groups, workers, name, preload
+        See `WorkerGroup`.
+
     Attributes
     ----------
     num_workers : int
@@ -309,8 +282,29 @@ class Backend(abc.ABC):
     num_workers = 1
     start_seconds = 60.0
 
-    def __init__(self, hosting: Hosting) -> None:
-        self.hosting = hosting
+    def __init__(
+        self,
+        make_object: Callable[[GroupContext], Any],
+        num_groups: int,
+        workers: Workers,
+        name: str,
+        preload: Sequence[str],
+    ) -> None:
+        self.make_object, self.num_groups = make_object, num_groups
+        self.options, self.name, self.preload = workers, name, preload
+        self.start()
+
+    def start(self) -> None:
+        """Start the workers."""
+
+    def count_workers(self, num_cores: int) -> int:
+        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
+        wanted = num_cores if self.options.n is None else self.options.n
+        return min(wanted, self.num_groups)
+
+    def groups_of(self, worker: int) -> list[int]:
+        """Return the groups that `worker` hosts."""
+        return list(range(worker, self.num_groups, self.num_workers))
 
     @property
     def pids(self) -> list[int]:
@@ -326,7 +320,7 @@ class Backend(abc.ABC):
         """Return whether the worker is known to have made its objects."""
 
     @abc.abstractmethod
-    def publish(self, name: str, tree: Any, version: int) -> None:
+    def publish(self, tree: Any, version: int) -> None:
         """Let jobs load `tree` from now on; see `WorkerGroup.publish`."""
 
     @abc.abstractmethod
@@ -365,9 +359,8 @@ class LocalBackend(Backend):
     All objects are made when `wait` executes the first call.
     """
 
-    def __init__(self, hosting: Hosting) -> None:
-        super().__init__(hosting)
-        self._published: dict[str, VersionedTree] = {}
+    def start(self) -> None:
+        self._published: VersionedTree | None = None
         self._hosted: HostedObjects | None = None
         self._calls: list[tuple[int, str, tuple[Any, ...], concurrent.futures.Future[Any]]] = []
 
@@ -377,8 +370,8 @@ class LocalBackend(Backend):
     def is_ready(self, worker: int) -> bool:
         return True
 
-    def publish(self, name: str, tree: Any, version: int) -> None:
-        self._published[name] = VersionedTree.of(tree, version)
+    def publish(self, tree: Any, version: int) -> None:
+        self._published = VersionedTree.of(tree, version)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -401,10 +394,9 @@ class LocalBackend(Backend):
         torch.set_num_threads(1)
         try:
             if self._hosted is None:
-                groups = range(self.hosting.num_groups)
-                self._hosted = HostedObjects(
-                    self.hosting.make_object, groups, own_process=False, published=self._published
-                )
+                groups = range(self.num_groups)
+                self._hosted = HostedObjects(self.make_object, groups, own_process=False)
+            self._hosted.published = self._published
             group, method, args = call
             future.set_result(self._hosted.call(group, method, *args))
         except Exception as error:

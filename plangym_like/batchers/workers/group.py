@@ -12,7 +12,6 @@ from plangym_like.batchers.workers.backend import (
     Backend,
     Call,
     GroupContext,
-    Hosting,
     LocalBackend,
     Workers,
 )
@@ -101,9 +100,9 @@ class WorkerGroup:
         self.timeout = workers.timeout
         self._jobs: list[Job] = []
         self._end: str | None = None
-        self._versions: dict[str, int] = {}
-        hosting = Hosting(make_object, num_groups, workers, name, preload)
-        self._workers: Backend = _start(hosting)
+        self._version = -1
+        kind = RayBackend if workers.on_ray else LocalBackend if workers.n == 0 else ProcessBackend
+        self._workers: Backend = kind(make_object, num_groups, workers, name, preload)
         # When each worker last made progress; whether it was ready then, and its heartbeat count.
         self._progress_at = [time.monotonic()] * self._workers.num_workers
         self._progress = [(False, -1)] * self._workers.num_workers
@@ -118,20 +117,20 @@ class WorkerGroup:
         """Return the name of the worker that hosts a group, for error messages."""
         return self._workers.describe(group % self._workers.num_workers)
 
-    def publish(self, name: str, tree: Any) -> int:
-        """Let hosted objects load the tree of tensors `tree` by ``context.load(name)``.
+    def publish(self, tree: Any) -> int:
+        """Let hosted objects load the tree of tensors `tree` by ``context.load(known)``.
 
         A job that has begun already may still load the previous tree, but never a mixture.
 
         Returns
         -------
         int
-            The version of the tree: 0 at first, and 1 more with each call for this name.
+            The version of the tree: 0 at first, and 1 more with each call.
         """
         self._check_usable()
-        self._versions[name] = version = self._versions.get(name, -1) + 1
-        self._workers.publish(name, tree, version)
-        return version
+        self._version += 1
+        self._workers.publish(tree, self._version)
+        return self._version
 
     def submit(self, group: int, method: str, *args: Any) -> Job:
         """Schedule a call of `method` on the object of `group`, and return the job.
@@ -255,7 +254,7 @@ class WorkerGroup:
         workers, worker = self._workers, self._worker_of(job)
         groups = f"group {job.group}"
         if not workers.is_ready(worker):
-            groups = f"groups {workers.hosting.groups_of(worker, workers.num_workers)}"
+            groups = f"groups {workers.groups_of(worker)}"
         where = workers.describe(worker)
         self._end = f"they were closed when {groups} in {where} failed: {error}"
         error.add_note(f"in {where}, {groups}")
@@ -270,7 +269,7 @@ class WorkerGroup:
 
     def _check_usable(self) -> None:
         if self._end is not None:
-            name = self._workers.hosting.name
+            name = self._workers.name
             raise ClosedError(f"these {name}s cannot be used any more: {self._end}")
 
     def close(self, timeout: float = 3.0) -> None:
@@ -288,12 +287,3 @@ class WorkerGroup:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _start(hosting: Hosting) -> Backend:
-    """Start the workers and return them."""
-    if hosting.workers.on_ray:
-        return RayBackend(hosting)
-    if hosting.workers.n == 0:
-        return LocalBackend(hosting)
-    return ProcessBackend(hosting)

@@ -25,7 +25,6 @@ from plangym_like.batchers.workers.backend import (
     Call,
     GroupContext,
     HostedObjects,
-    Hosting,
     control_layout,
     with_settings_of_here,
 )
@@ -128,13 +127,12 @@ class ProcessBackend(Backend):
     Workers are not replaced when they die, because the state of their objects is lost.
     """
 
-    def __init__(self, hosting: Hosting) -> None:
+    def start(self) -> None:
         check_can_start()
-        super().__init__(hosting)
-        start_method = hosting.workers.start_method
-        self.num_workers = hosting.count_workers(len(os.sched_getaffinity(0)))
+        start_method = self.options.start_method
+        self.num_workers = self.count_workers(len(os.sched_getaffinity(0)))
         self._memories: list[SharedArrays] = []
-        self._published: dict[str, tuple[SharedArrays, VersionedTree]] = {}
+        self._published: tuple[SharedArrays, VersionedTree] | None = None
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         # The memory for results: the size that the largest one needs, the blocks that are free for
@@ -143,31 +141,31 @@ class ProcessBackend(Backend):
         self._free: list[list[SharedBlock]] = [[] for _ in range(self.num_workers)]
         self._lent: dict[Call, tuple[int, SharedBlock | None]] = {}
         try:
-            preload = (*_PRELOAD, *hosting.preload)
+            preload = (*_PRELOAD, *self.preload)
             if start_method == "forkserver":
                 start_methods.warm_up(preload)
-            make_object = with_settings_of_here(hosting.make_object)
+            make_object = with_settings_of_here(self.make_object)
             for number in range(self.num_workers):
-                groups = hosting.groups_of(number, self.num_workers)
+                groups = self.groups_of(number)
                 process = ExternalProcess(
                     partial(ProcessHost, make_object, groups),
                     start_method=start_method,
                     preload=preload,
-                    name=f"{hosting.name}-{number}",
+                    name=f"{self.name}-{number}",
                 )
                 self._workers.append(WorkerHandle(process, number))
             self._pool = WorkerPool(self._workers, counts=Stats())
-            self._control = self._share("control", "", control_layout(hosting.num_groups)).arrays
+            self._control = self._share("control", control_layout(self.num_groups)).arrays
         except BaseException:
             self.close(0.0)
             raise
 
-    def _share(self, kind: str, name: str, layout: Any) -> SharedArrays:
+    def _share(self, kind: str, layout: Any) -> SharedArrays:
         """Make shared memory, and let all workers map it; see `HostedObjects.attach`."""
         shared = SharedArrays(layout, tensor_over)
         self._memories.append(shared)
         for worker in self._workers:
-            worker.process.apply(HostedObjects.attach, kind, name, layout, fds=[shared.fd])
+            worker.process.apply(HostedObjects.attach, kind, layout, fds=[shared.fd])
         return shared
 
     @property
@@ -175,7 +173,7 @@ class ProcessBackend(Backend):
         return [worker.process.pid for worker in self._workers]
 
     def describe(self, worker: int) -> str:
-        return f"worker {self.hosting.name}-{worker} (pid {self._workers[worker].process.pid})"
+        return f"worker {self.name}-{worker} (pid {self._workers[worker].process.pid})"
 
     def is_ready(self, worker: int) -> bool:
         # Ignored here: if the constructor of an object raised, every call raises the same error.
@@ -183,18 +181,17 @@ class ProcessBackend(Backend):
             self._workers[worker].become_ready()
         return self._workers[worker].ready
 
-    def publish(self, name: str, tree: Any, version: int) -> None:
+    def publish(self, tree: Any, version: int) -> None:
         layout = {"version": Leaf((1,), torch.int64), "tree": layout_of_tensors(tree)}
-        shared, target = self._published.get(name, (None, None))
-        if shared is not None and shared.layout != layout:
+        if self._published is not None and self._published[0].layout != layout:
+            shared, _ = self._published
+            self._published = None
             self._memories.remove(shared)
             shared.close()
-            target = None
-        if target is None:
-            shared = self._share("published", name, layout)
-            target = VersionedTree(shared.arrays, shared.fd)
-            self._published[name] = shared, target
-        target.write(tree, version, self.hosting.workers.timeout)
+        if self._published is None:
+            shared = self._share("published", layout)
+            self._published = shared, VersionedTree(shared.arrays, shared.fd)
+        self._published[1].write(tree, version, self.options.timeout)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         worker = group % self.num_workers
@@ -235,7 +232,7 @@ class ProcessBackend(Backend):
 
     def beats(self, worker: int) -> int:
         beats = self._control["beats"].tolist()
-        return sum(beats[group] for group in self.hosting.groups_of(worker, self.num_workers))
+        return sum(beats[group] for group in self.groups_of(worker))
 
     def close(self, timeout: float) -> None:
         if self._memories:
@@ -298,17 +295,18 @@ class RayHost:
         return os.getpid(), ray_session.import_ray().util.get_node_ip_address()
 
     def call(
-        self, group: int, method: str, args: bytes, *published: tuple[str, int, Any]
+        self, group: int, method: str, args: bytes, published: tuple[int, Any] | None
     ) -> tuple[bytes, bytes | None]:
         """Call `method` on the object of `group`; return the pickled result and any packed error.
 
-        `published` are the names, versions and trees that the actor lacks.
+        `published` are the version and the published tree, if the actor lacks them.
         """
         try:
             if self._hosted is None:
                 return b"", self._failure
-            for name, version, tree in published:
-                self._hosted.published[name] = VersionedTree.of(tree, version)
+            if published is not None:
+                version, tree = published
+                self._hosted.published = VersionedTree.of(tree, version)
             return dumps(self._hosted.call(group, method, *loads(args))), None
         except BaseException as error:
             return b"", pack_exception(error, skip_frames=1)
@@ -339,14 +337,13 @@ class RayBackend(Backend):
     # A cluster may have to start a node first, which takes minutes in a cloud.
     start_seconds = 600.0
 
-    def __init__(self, hosting: Hosting) -> None:
-        super().__init__(hosting)
-        options = hosting.workers.ray_options
+    def start(self) -> None:
+        options = self.options.ray_options
         self._actors: list[Any] = []
         # The worker of each call that has no result yet.
         self._calls: dict[Call, int] = {}
-        # For each name, the version and a Ray reference to the name, version and tree.
-        self._published: dict[str, tuple[int, Any]] = {}
+        # The published version, and a Ray reference to it and to the tree.
+        self._published: tuple[int, Any] = (-1, None)
         self._session: ray_session.RaySession | None = ray_session.join(options.get("address"))
         try:
             self._start_actors(options.get("resources"), options.get("runtime_env"))
@@ -357,21 +354,21 @@ class RayBackend(Backend):
     def _start_actors(
         self, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
     ) -> None:
-        ray, hosting, session = ray_session.import_ray(), self.hosting, self._session
+        ray, session = ray_session.import_ray(), self._session
         assert session is not None
-        self.num_workers = hosting.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
+        self.num_workers = self.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
         # A cluster that was started for this program has no other users: reserve no cores there.
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
         actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(RayHost)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
-        make_object = dumps_by_value(with_settings_of_here(hosting.make_object))
+        make_object = dumps_by_value(with_settings_of_here(self.make_object))
         recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
         for worker in range(self.num_workers):
-            groups = hosting.groups_of(worker, self.num_workers)
-            self._actors.append(actor.remote(recipe, groups, hosting.num_groups))
-        # For each worker: the version that it has of each name, the process id and node, the latest
+            groups = self.groups_of(worker)
+            self._actors.append(actor.remote(recipe, groups, self.num_groups))
+        # For each worker: the published version that it has, the process id and node, the latest
         # count of heartbeats, and the reference to the next count.
-        self._known: list[dict[str, int]] = [{} for _ in self._actors]
+        self._known = [-1] * self.num_workers
         self._made: list[Call] = [actor.make.remote().future() for actor in self._actors]
         self._beats = [-1] * self.num_workers
         self._next_beats = [self._ask_for_beats(worker) for worker in range(self.num_workers)]
@@ -392,23 +389,21 @@ class RayBackend(Backend):
     def describe(self, worker: int) -> str:
         place = self._place(worker)
         about = "not ready yet" if place is None else f"pid {place[0]} on node {place[1]}"
-        return f"worker {self.hosting.name}-{worker} ({about})"
+        return f"worker {self.name}-{worker} ({about})"
 
     def is_ready(self, worker: int) -> bool:
         return self._made[worker].done()
 
-    def publish(self, name: str, tree: Any, version: int) -> None:
-        content = name, version, tree_map(lambda tensor: tensor.detach().cpu(), tree)
-        self._published[name] = version, ray_session.import_ray().put(content)
+    def publish(self, tree: Any, version: int) -> None:
+        content = version, tree_map(lambda tensor: tensor.detach().cpu(), tree)
+        self._published = version, ray_session.import_ray().put(content)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         worker = group % self.num_workers
-        known, lacking = self._known[worker], []
-        for name, (version, ref) in self._published.items():
-            if known.get(name) != version:
-                known[name] = version
-                lacking.append(ref)
-        call: Call = self._actors[worker].call.remote(group, method, dumps(args), *lacking).future()
+        version, ref = self._published
+        lacking = ref if self._known[worker] != version else None
+        self._known[worker] = version
+        call: Call = self._actors[worker].call.remote(group, method, dumps(args), lacking).future()
         self._calls[call] = worker
         return call
 

@@ -61,6 +61,8 @@ class Robot(abc.ABC):
     stage : int or None
         The ``mujoco.mjtStage`` up to which `advance` computes the new state after ``mj_step``;
         ``None`` if it does something else.
+    versions : sequence of MjModel
+        The versions of the model, if states say in their number ``model`` which is theirs.
     """
 
     contact_forces: ClassVar[bool] = False
@@ -70,6 +72,7 @@ class Robot(abc.ABC):
 
     def __init__(self, env: Any) -> None:
         self.env = env
+        self.versions: Sequence[Any] = ()
 
     def simulation(self) -> tuple[Any, Any, int]:
         """Return the model, the data, and the number of substeps per frame."""
@@ -136,6 +139,14 @@ class Recording:
     def simulation(self) -> Simulation:
         """Return the robot's simulation, with the current number of substeps."""
         return Simulation(*self.robot.simulation(), self._parts)
+
+    def simulations(self, numbers: NDArray[np.float64]) -> Iterable[Simulation]:
+        """Return the simulation of each row; `numbers` are the data of the rows, ``(N, W)``."""
+        one, versions = self.simulation(), self.robot.versions
+        if not versions:
+            return repeat(one)
+        chosen = numbers[:, self.places["model"][0]].astype(int).ravel().tolist()
+        return [one._replace(model=versions[version]) for version in chosen]
 
     def memory(self, capacity: int, frames: int) -> Record:
         """Return memory for up to `capacity` rows of `frames` frames each."""
@@ -276,11 +287,9 @@ class Engine:
 
     Parameters
     ----------
-    robot : Robot
-        `suits` is true of it.
+    recording : Recording
     physics : PhysicsCodec
-    places : mapping of str to (slice, shape)
-        See `Recording`.
+        With the robot of `recording`, `suits` is true of it.
 
     Attributes
     ----------
@@ -289,13 +298,14 @@ class Engine:
         all rows would go on to the end.
     """
 
-    def __init__(self, robot: Robot, physics: PhysicsCodec, places: Places) -> None:
-        self._robot, self._size = robot, physics.state_nbytes // 8
+    def __init__(self, recording: Recording, physics: PhysicsCodec) -> None:
+        robot, self._recording = recording.robot, recording
+        self._stage, self._size = robot.stage, physics.state_nbytes // 8
         self.takes_plans = type(robot).over is Robot.over
         self._batch = mujoco_batch.Batch(robot.simulation()[0], _ENGINE_ROWS, 1)
         self._controls, self._rows = self._batch.bind("ctrl"), np.arange(_ENGINE_ROWS)
         self._fields = [
-            (places[name][0], self._batch.bind(name).reshape(_ENGINE_ROWS, -1))
+            (recording.places[name][0], self._batch.bind(name).reshape(_ENGINE_ROWS, -1))
             for name in robot.recorded()
         ]
 
@@ -306,7 +316,9 @@ class Engine:
         This is the integration state and whole arrays that each step computes. Contact forces are
         not among them.
         """
-        if mujoco_batch is None or robot.stage is None or robot.contact_forces or physics.carried:
+        if mujoco_batch is None or robot.stage is None or robot.contact_forces:
+            return False
+        if not {"model"}.issuperset(physics.carried):
             return False
         data, recorded = robot.simulation()[1], robot.recorded()
         return all(
@@ -328,12 +340,15 @@ class Engine:
         NotVectorisableError
             MuJoCo reports an error, or a callback of MuJoCo is a Python function.
         """
-        model, _, substeps = self._robot.simulation()
+        simulation, first = self._recording.simulation(), int(cursor[0])
+        model, substeps = simulation.model, simulation.substeps
         self._batch.set_models(model)  # it may have been changed since the last call
-        first = int(cursor[0])
         try:
             for begin in range(0, len(numbers), _ENGINE_ROWS):
                 cursor[0], block = first + begin, slice(begin, begin + _ENGINE_ROWS)
+                if self._recording.robot.versions:
+                    models = [one.model for one in self._recording.simulations(numbers[block, 0])]
+                    self._batch.set_models(models + [model] * (_ENGINE_ROWS - len(models)))
                 self._simulate(numbers[block], actions[block], frames[block], substeps)
         except (ValueError, mujoco_batch.SimulationError) as error:
             raise NotVectorisableError from error
@@ -353,7 +368,7 @@ class Engine:
                 self._controls[:count] = actions[:, frame]
             going = frames > frame
             rows = None if going.all() and count == _ENGINE_ROWS else self._rows[:count][going]
-            batch.step(rows, substeps, self._robot.stage)
+            batch.step(rows, substeps, self._stage)
             numbers[:, frame + 1, :size] = batch.state[:count]
             for place, field in self._fields:
                 numbers[:, frame + 1, place] = field[:count]
@@ -392,7 +407,7 @@ class RobotKernel(Kernel):
         self._recording = recording = Recording(robot, physics)
         self._engine = None
         if Engine.suits(robot, physics):
-            self._engine = Engine(robot, physics, recording.places)
+            self._engine = Engine(recording, physics)
         self._nbytes = physics.nbytes
         self._frameskip = frameskip
         self._reseed = reseed
@@ -467,8 +482,11 @@ class RobotKernel(Kernel):
         if self._engine is not None and (self._engine.takes_plans or actions.shape[1] == 1):
             self._engine.simulate(numbers, actions, ran, rows.cursor)
         else:
-            simulations, views = repeat(recording.simulation()), record.views(count)
+            simulations, views = recording.simulations(numbers[:, 0]), record.views(count)
             simulate(recording.robot, simulations, views, actions, ran, rows.cursor)
+        if recording.robot.versions:
+            place = recording.places["model"][0]
+            numbers[:, 1:, place] = numbers[:, :1, place]
         rewards, ended, infos = recording.compute_rewards(numbers, actions)
         if rewards.shape[1] == 1:
             self._write_frame(rows, block, numbers, rewards, ended, infos, elapsed)

@@ -99,7 +99,8 @@ class MujocoCodec(PhysicsCodec, Codec):
         if images:
             carried = {**drawn(base.data), **carried}
         carried = {**carried, **{f"model.{name}": edited_arrays[name] for name in edited_arrays}}
-        super().__init__(base.model, base.data, carried)
+        versions = () if self.robot is None else self.robot.versions
+        super().__init__(base.model, base.data, carried, len(versions))
         self._note_inexactness()
         if self.robot is not None:
             self._find_columns()
@@ -149,6 +150,7 @@ class MujocoCodec(PhysicsCodec, Codec):
             "class": qualified_name(type(self._base)),
             "model": model_digest(self._base.model, without=self._edited_names),
             "carried": self.carried,
+            "versions": [] if self.robot is None else list(map(model_digest, self.robot.versions)),
             "mujoco": mujoco.__version__,
         }
 
@@ -218,7 +220,7 @@ class MujocoSimulator(GymnasiumSimulator):
         images, robot_class = self.render_mode == "rgb_array", self.robot_class(self.base)
         codec = MujocoCodec(self.base, robot_class, images=images, edited=edited)
         # MuJoCo uses numbers in these arrays as indices without checking them.
-        self.checksum = not codec.is_integration
+        self.checksum = not codec.is_integration or bool(codec.robot and codec.robot.versions)
         return codec
 
     def _moments(self) -> Iterator[None]:

@@ -28,6 +28,7 @@ from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
 from plangym_like.envs.mujoco.env import MujocoEnv, MujocoSimulator
 from plangym_like.envs.mujoco.physics import PARTS
 from plangym_like.errors import EnvApiError, InputError
+from plangym_like.snapshots.differences import difference
 from plangym_like.support.arguments import as_count
 
 logger = logging.getLogger("plangym_like")
@@ -147,8 +148,13 @@ class MujocoModel(EnvSource):
         reset: int | str | Callable[[Any, np.random.Generator], object] | None = None,
         control_range: tuple[ArrayLike, ArrayLike] | None = None,
         fields: Sequence[str] = (),
+        models: Sequence[Any] = (),
     ) -> None:
         self.model = as_model(model)
+        self.versions = [as_model(version) for version in models]
+        for version in self.versions:
+            if found := difference(_sizes(self.model), _sizes(version), "model"):
+                raise InputError(f"models must differ in numbers only; {found[0]} is {found[1]}")
         functions = {"reward": reward, "observation": observation, "terminated": terminated}
         for name, function in functions.items():
             if not callable(function) and (function is not None or name == "reward"):
@@ -234,6 +240,12 @@ def as_model(model: Any) -> Any:
     )
 
 
+def _sizes(model: Any) -> dict[str, int]:
+    """Return the sizes of a model, on which the layout of its data depends."""
+    names = [name for name in dir(model) if name.startswith("n")]
+    return {name: size for name in names if isinstance(size := getattr(model, name), int)}
+
+
 def _readable(data: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays that functions may read, by name."""
     names = [name for name in (*PARTS, *_DERIVED.split()) if hasattr(data, name)]
@@ -247,9 +259,13 @@ class ModelRobot(Robot):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self.advance = advance(env)
+        self.advance, self.versions = advance(env), env.versions
         if env.reads_derived:
             self.stage = int(mujoco.mjtStage.mjSTAGE_VEL)
+
+    @classmethod
+    def carried(cls, env: Any) -> dict[str, Array]:
+        return {"model": env.version} if env.versions else {}
 
     def recorded(self) -> dict[str, Array]:
         names = [name for name, shape in self.env.fields.items() if 0 not in shape]
@@ -287,6 +303,10 @@ class ModelEnv(GymnasiumMujocoEnv):
     reads_derived : bool
         Whether some of them are computed from the state, and therefore have to be brought up to
         date after each step.
+    versions : list of MjModel
+        The versions of the model that `make_mujoco` got; empty if there is only one.
+    version : array ``() float64``
+        The number of the current version.
     """
 
     def __init__(self, source: MujocoModel, **kwargs: Any) -> None:
@@ -295,9 +315,11 @@ class ModelEnv(GymnasiumMujocoEnv):
         self.metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"]}
         if frames := int(np.round(1 / dt)):
             self.metadata["render_fps"] = frames
+        self.version = np.zeros(())
         # The base class wants the path of a file; `_initialize_simulation` does not use it.
         super().__init__(os.path.abspath(__file__), source.n_substeps, None, **kwargs)
         mujoco.mj_forward(self.model, self.data)
+        self.versions = [self.model, *source.versions] if source.versions else []
         self._known = _readable(self.data)
         self.fields: dict[str, tuple[int, ...]] = {}
         self.reads_derived = False
@@ -437,7 +459,8 @@ class ModelEnv(GymnasiumMujocoEnv):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Hold `action` for `n_substeps` steps of the simulation."""
         self.data.ctrl[:] = action
-        advance(self)(self.model, self.data, self.frame_skip)
+        model = self.versions[int(self.version)] if self.versions else self.model
+        advance(self)(model, self.data, self.frame_skip)
         rewards, ended = self.evaluate(self._current)
         if self.render_mode == "human":
             self.mujoco_renderer.render("human")
@@ -445,6 +468,8 @@ class ModelEnv(GymnasiumMujocoEnv):
 
     def reset_model(self) -> Array:
         """Begin an episode; see `make_mujoco`."""
+        if self.versions:
+            self.version[...] = self.np_random.integers(len(self.versions))
         if self.source.keyframe is not None:
             mujoco.mj_resetDataKeyframe(self.model, self.data, self.source.keyframe)
         elif callable(self.source.reset):
@@ -520,8 +545,9 @@ class ModelSimulator(MujocoSimulator):
 
     @property
     def _edits_model(self) -> bool:
-        # A function that begins episodes may change the model.
-        return callable(self.base.source.reset) or super()._edits_model
+        # A function that begins episodes may change the model, if there is only one.
+        source = self.base.source
+        return (callable(source.reset) and not source.versions) or super()._edits_model
 
 
 class MujocoModelEnv(MujocoEnv):

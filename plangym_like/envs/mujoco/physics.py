@@ -61,6 +61,9 @@ class PhysicsCodec:
     model, data : MjModel, MjData
     carried : mapping of str to array
         Contiguous arrays of the simulation that are saved with the integration state.
+    versions : int
+        If it is not 0, the carried number ``model`` is one of so many versions of the model, and
+        `view` and `build_state` have it too.
 
     Attributes
     ----------
@@ -85,7 +88,9 @@ class PhysicsCodec:
         Bodies of the model may sleep.
     """
 
-    def __init__(self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(
+        self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]], versions: int = 0
+    ) -> None:
         if may_sleep(model):
             raise SnapshotError(
                 'bodies of this model may fall asleep (<flag sleep="enable"/>), and MuJoCo does '
@@ -95,7 +100,8 @@ class PhysicsCodec:
         self._size = int(mujoco.mj_stateSize(model, INTEGRATION))
         self.state_nbytes = 8 * self._size
         self.places = _parts(model, data)
-        self._names = tuple(self.places)
+        self._versions = versions
+        self._names = (*self.places, *(("model",) if versions else ()))
         self.is_integration = not model.nflex
         if model.nflex:
             carried = {**carried, **derived(data)}
@@ -127,7 +133,7 @@ class PhysicsCodec:
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the non-empty parts of the integration state by name, each ``(N, ...)``."""
-        numbers = payloads[:, : self.state_nbytes].view(np.float64)
+        numbers = payloads[:, : self.nbytes].view(np.float64)
         found = {}
         for name in self._names:
             place, shape = self.places[name]
@@ -158,9 +164,9 @@ class PhysicsCodec:
         }
         if all((value == known[name][0]).all() for name, value in values.items()):
             return
-        numbers = payload[: self.state_nbytes].view(np.float64)
         for name, value in values.items():
-            numbers[self.places[name][0]] = value.ravel()
+            payload[: self.nbytes].view(np.float64)[self.places[name][0]] = value.ravel()
+        numbers = payload[: self.state_nbytes].view(np.float64)
         kept = numbers.copy()
         current = np.empty(self.nbytes, np.uint8)
         self.read(current)
@@ -183,6 +189,8 @@ class PhysicsCodec:
             return value
         if name == "eq_active" and not np.isin(value, (0, 1)).all():
             raise InputError(f"eq_active must be numbers 0 or 1, got {given!r}")
+        if name == "model" and value not in range(self._versions):
+            raise InputError(f"model must be a number below {self._versions}, got {given!r}")
         # If a state has larger numbers, MuJoCo's next step resets the simulation.
         if value.shape != shape or not (np.abs(value) <= mujoco.mjMAXVAL).all():
             raise InputError(

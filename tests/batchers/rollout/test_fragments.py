@@ -222,3 +222,15 @@ def test_training_and_weights_are_those_of_the_moment() -> None:
     assert it.stats.version == 1
     assert (it.stats.batches, it.stats.steps) == (2, 240)
     assert actor.training
+
+
+def test_everything_may_be_inference_tensors() -> None:
+    """They do not count their changes."""
+    with torch.inference_mode():
+        actor = Follower()
+        with same.rollout([Count(), Count()], actor, 4) as it:
+            next(it)
+            actor.weight.add_(1)
+            fragment = next(it)
+    assert fragment.version.tolist() == [1, 1]
+    assert fragment.actor["value"][:, 0].tolist() == [8.0, 10.0, 12.0, 0.0]

@@ -172,7 +172,7 @@ def test_a_fragment_whose_copy_was_interrupted_comes_next(
         Count, Follower(), 5, 2, 1, 4, 2, workers=n_workers, ordered=True, seed=0
     ) as it:
         next(it)
-        assemble, broken = it._assembler.assemble, [1, 1]
+        assemble, broken = it._assemble, [1, 1]
 
         def interrupted(*args: Any) -> Any:
             if broken:
@@ -180,7 +180,7 @@ def test_a_fragment_whose_copy_was_interrupted_comes_next(
                 raise KeyboardInterrupt
             return assemble(*args)
 
-        monkeypatch.setattr(it._assembler, "assemble", interrupted)
+        monkeypatch.setattr(it, "_assemble", interrupted)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 next(it)

@@ -36,7 +36,7 @@ class Hosted:
         return self.context.group, os.getpid(), torch.get_num_threads()
 
     def read(self, known: int) -> Any:
-        loaded = self.context.load("weights", known)
+        loaded = self.context.load(known)
         return loaded if loaded is None else (loaded[0], loaded[1].tolist())
 
     def fill(self, value: float, length: int) -> Any:
@@ -88,13 +88,13 @@ def test_what_is_published_travels_once(
     put = ray.put
     monkeypatch.setattr(ray, "put", lambda value: sent.append(value) or put(value))
     weights = torch.ones(3)
-    workers.publish("weights", weights)
+    workers.publish(weights)
     for _ in range(2):
         assert [workers.run(group, "read", -1) for group in range(3)] == [(0, [1.0] * 3)] * 3
     assert workers.run(0, "read", 0) is None
     assert len(sent) == 1
     weights.fill_(2.0)
-    workers.publish("weights", weights)
+    workers.publish(weights)
     assert [workers.run(group, "read", 0) for group in range(3)] == [(1, [2.0] * 3)] * 3
     assert len(sent) == 2
 

@@ -34,7 +34,7 @@ class Hosted:
         return {"rows": np.full((2, length), value), "value": value}
 
     def read(self, known: int) -> Any:
-        loaded = self.context.load("weights", known)
+        loaded = self.context.load(known)
         return loaded if loaded is None else (loaded[0], loaded[1]["x"].tolist())
 
     def fail(self) -> None:
@@ -117,13 +117,13 @@ def test_results_stay_as_they_are_until_they_are_released(num_workers: int) -> N
 def test_published_weights_are_loaded_by_their_version(num_workers: int) -> None:
     with WorkerGroup(Hosted, 2, Workers(num_workers)) as workers:
         tree = {"x": torch.ones(2)}
-        assert workers.publish("weights", tree) == 0
+        assert workers.publish(tree) == 0
         assert [workers.run(group, "read", -1) for group in (0, 1)] == [(0, [1.0, 1.0])] * 2
         assert workers.run(1, "read", 0) is None
         tree["x"] += 1
-        assert workers.publish("weights", tree) == 1
+        assert workers.publish(tree) == 1
         assert workers.run(1, "read", 0) == (1, [2.0, 2.0])
-        assert workers.publish("weights", {"x": torch.zeros(3)}) == 2
+        assert workers.publish({"x": torch.zeros(3)}) == 2
         assert [workers.run(group, "read", 1) for group in (0, 1)] == [(2, [0.0] * 3)] * 2
 
 
@@ -140,7 +140,7 @@ def test_weights_of_changing_shapes_leave_no_descriptors() -> None:
     with WorkerGroup(Hosted, 1, Workers(1)) as workers:
         counts = []
         for size in range(1, 6):
-            version = workers.publish("weights", {"x": torch.ones(size)})
+            version = workers.publish({"x": torch.ones(size)})
             assert workers.run(0, "read", -1) == (version, [1.0] * size)
             counts.append([psutil.Process(pid).num_fds() for pid in (os.getpid(), *workers.pids)])
     assert counts[1:] == counts[1:2] * 4

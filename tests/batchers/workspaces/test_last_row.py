@@ -2,15 +2,11 @@
 
 import signal
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
 from count_env import Count, Turns, counting
-from gymnasium import spaces
 from gymnasium.wrappers import Autoreset
 
 from plangym_like.batchers.workspaces import (
@@ -22,27 +18,6 @@ from plangym_like.batchers.workspaces import (
     Workspace,
 )
 from plangym_like.errors import InputError
-
-
-class Dark(gymnasium.Env[Any, Any]):
-    """Shows nothing of where it stands; only rewards tell."""
-
-    observation_space = spaces.Box(0, 1, (1,), np.float32)
-    action_space = spaces.Discrete(4)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.index = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.index += 1
-        return np.zeros(1, np.float32), 0.0, False, False, {}
-
-
-def dark(**options: Any) -> TemporalAgent:
-    env = ParallelGymAgent(lambda: Autoreset(Dark()), 2, seed=0, **options)
-    return TemporalAgent(Agents(env, Turns(2)))
 
 
 def _last(workspace: Workspace) -> Workspace:
@@ -59,15 +34,12 @@ MOVES: list[Callable[[Workspace], Workspace]] = [
     lambda workspace: workspace, _last, _read_first, lambda workspace: Workspace(_last(workspace)),
 ]  # fmt: skip
 MOVED = pytest.mark.parametrize("move", MOVES)
-AGENTS = pytest.mark.parametrize(
-    "make", [partial(counting, 2, True), partial(dark, reward_at_t=True)]
-)
 
 
-@AGENTS
 @MOVED
-def test_the_row_where_they_stand_is_known_wherever_it_went(make: Any, move: Any) -> None:
-    agent, twin, whole, first = make(), make(), Workspace(), Workspace()
+def test_the_row_where_they_stand_is_known_wherever_it_went(move: Any) -> None:
+    agent, twin = counting(2, True, reward_at_t=True), counting(2, True, reward_at_t=True)
+    whole, first = Workspace(), Workspace()
     twin(whole, n_steps=20)
     agent(first, n_steps=10)
     moved = move(first)
@@ -78,7 +50,7 @@ def test_the_row_where_they_stand_is_known_wherever_it_went(make: Any, move: Any
 
 
 def test_rows_before_the_last_are_not_where_they_stand() -> None:
-    agent, workspace = dark(), Workspace()
+    agent, workspace = counting(2, True), Workspace()
     agent(workspace, n_steps=10)
     with pytest.raises(InputError, match="stepped elsewhere since"):
         agent(workspace, t=7, n_steps=1)

@@ -160,6 +160,8 @@ def test_parts_along_the_batch() -> None:
     assert workspace.select_batch_n(7).batch_size() == 7
     both = Workspace.cat_batch([workspace, workspace.select_batch(torch.tensor([1]))])
     assert both["x"][4].tolist() == [40, 41, 42, 41] and both["y"].shape == (5, 4, 2)
+    with pytest.raises(InputError, match="no workspaces"):
+        Workspace.cat_batch([])
     with pytest.raises(InputError, match="workspace 1 2"):
         Workspace.cat_batch([workspace, workspace.subtime(0, 2)])
 

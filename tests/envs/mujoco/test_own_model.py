@@ -15,7 +15,7 @@ from plangym_like import MujocoModel, make_mujoco
 from plangym_like.envs.mujoco import batch
 from plangym_like.envs.mujoco.own_model import BLOCK
 from plangym_like.errors import EnvApiError, InputError
-from plangym_like.planners import MPPI
+from plangym_like.planners import CEM, MPPI
 
 ARM = """
 <mujoco model="arm">
@@ -71,7 +71,7 @@ def shaken(data: Any, rng: np.random.Generator) -> None:
 
 def arm(**options: Any) -> MujocoModel:
     functions = {"reward": reach, "observation": look, "terminated": fell, "reset": shaken}
-    return MujocoModel(ARM, **{"n_substeps": 4, **functions, **options})
+    return MujocoModel(**{"model": ARM, "n_substeps": 4, **functions, **options})
 
 
 def played(env: Any, actions: np.ndarray) -> tuple[list[Any], list[Any], list[float]]:
@@ -385,11 +385,11 @@ def test_functions_may_use_their_memory_again() -> None:
 
 
 def test_a_reset_may_change_the_model() -> None:
-    def heavier(data: Any, rng: np.random.Generator) -> None:
+    def drawn(data: Any, rng: np.random.Generator) -> None:
         data.model.body_mass[3] = rng.uniform(0.1, 5.0)
         data.model.opt.gravity[2] = rng.uniform(-20, -5)
 
-    with plangym_like.make(arm(reset=heavier)) as env:
+    with plangym_like.make(arm(reset=drawn)) as env:
         assert env.exactness == "exact"
         states = [env.reset(seed=seed).state for seed in range(4)]
         action = [1.0, 1.0]
@@ -397,3 +397,69 @@ def test_a_reset_may_change_the_model() -> None:
         assert len(set(alone)) == 4
         again = env.step_batch([action] * 8, np.stack(states[::-1] * 2)).obs
         assert [obs.tobytes() for obs in again] == alone[::-1] * 2
+
+
+def heavier(factor: float) -> Any:
+    model = mujoco.MjModel.from_xml_string(ARM)
+    model.body_mass[1:] *= factor
+    return model
+
+
+@pytest.mark.parametrize("engine", first_of([True, False]))
+def test_rows_step_with_the_version_of_the_model_that_they_name(
+    engine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not engine:
+        monkeypatch.setattr(batch, "mujoco_batch", None)
+    plans = np.random.default_rng(0).uniform([-1, 0], [1, 2], (140, 5, 2))
+    source = arm(models=[heavier(2), heavier(5)])
+    with plangym_like.make(source) as env, plangym_like.make(source, 2) as apart:
+        assert env.exactness == "exact"
+        drawn = [env.view_state(env.reset(seed=seed).state)["model"] for seed in range(30)]
+        assert set(drawn) == {0, 1, 2}
+        state = env.reset(seed=0).state
+        roots = np.stack([env.make_state(state, model=row % 3) for row in range(140)])
+        step, rollout = env.step_batch(plans[:, 0], roots), apart.rollout_batch(plans, roots)
+        assert env.view_state(step.states)["model"].tolist() == [row % 3 for row in range(140)]
+        for row in range(6):
+            alone = env.step(plans[row, 0], state=roots[row], return_state=True)
+            assert alone.state.tobytes() == step.states[row].tobytes()
+            assert alone.obs.tobytes() == step.obs[row].tobytes()
+        for number, factor in enumerate([1, 2, 5]):
+            parts = {name: env.view_state(state)[name] for name in ("qpos", "qvel")}
+            with plangym_like.make(arm(model=heavier(factor))) as fixed:
+                root = fixed.make_state(**parts)
+                found = fixed.rollout_batch(plans[number::3], root).rewards
+            assert found.tobytes() == rollout.rewards[number::3].tobytes()
+        with pytest.raises(InputError, match="model must be a number below 3, got 3"):
+            env.make_state(state, model=3)
+    with pytest.raises(InputError, match="models must differ in numbers only"):
+        arm(models=["<mujoco/>"])
+
+
+SLIDER = """
+<mujoco><option timestep="0.1" gravity="0 0 0"/><worldbody><body>
+  <joint name="slide" type="slide" axis="1 0 0"/><geom size="0.1" mass="{}"/>
+</body></worldbody><actuator>
+  <motor joint="slide" gear="10" ctrlrange="-3 3" ctrllimited="true"/>
+</actuator></mujoco>
+"""
+
+
+@pytest.mark.parametrize(("risk", "best"), [(1.0, 1.2), (0.5, 1.5), (0.0, 1.5)])
+def test_plans_for_several_versions_of_a_model(risk: float, best: float) -> None:
+    """The speed after one action u is u or u / 3, by the mass, and should be 1."""
+
+    def reward(data: Any) -> Any:
+        return -((data.qvel[:, 0] - 1) ** 2)
+
+    with make_mujoco(SLIDER.format(1), reward=reward, models=[SLIDER.format(3)]) as env:
+        state = env.make_state(env.reset(seed=0).state, model=0)
+        plan = CEM(env, horizon=1, batch=50).plan(state, budget=3_000, seed=0)
+        assert plan.actions[0, 0] == pytest.approx(1.0, abs=0.01)
+        variants = [{"model": 0}, {"model": 1}]
+        planner = CEM(env, horizon=1, batch=50, variants=variants, risk=risk)
+        plan = planner.plan(state, budget=3_000, seed=0)
+        assert plan.spent.transitions <= 3_000
+        assert plan.actions[0, 0] == pytest.approx(best, abs=0.01)
+        assert plan.score == plan.replay(env) == pytest.approx(-((best - 1) ** 2), abs=0.02)
