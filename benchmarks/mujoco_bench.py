@@ -1,4 +1,4 @@
-"""Measure MuJoCo: our batches against ``mujoco.rollout``, plangym, and a pool of processes.
+"""Measure MuJoCo: our batches against its ``rollout`` and ``batch``, plangym, and processes.
 
 Run it from anywhere::
 
@@ -58,8 +58,14 @@ def _rollout(threads: int, horizon: int = 0, *, told: bool = False) -> Entry:
     return Entry(key, label, "mujoco_rollout", "raw", options)
 
 
+def _batch(threads: int, horizon: int = 0) -> Entry:
+    label = f"mujoco.batch, {threads} thread{'s' * (threads > 1)} (physics alone)"
+    options = {"threads": threads, "horizon": horizon}
+    return Entry(f"batch_{threads}", label, "mujoco_batch", "raw", options)
+
+
 def _cheetah(horizon: int = 0) -> tuple[Entry, ...]:
-    alone = _rollout(2, horizon), _rollout(1, horizon)
+    alone = _rollout(2, horizon), _rollout(1, horizon), _batch(2, horizon), _batch(1, horizon)
     return _ours(2, horizon), _ours(None, horizon), *alone, _rollout(2, horizon, told=True)
 
 
@@ -70,16 +76,20 @@ def _plangym(n_workers: int | None) -> Entry:
 
 
 def _robot(name: str) -> Task:
-    everybody = (_ours(2), _ours(None), _rollout(2), _plangym(2), _plangym(None))
+    everybody = (_ours(2), _ours(None), _rollout(2), _batch(2), _plangym(2), _plangym(None))
     title = f"{name}, {ROWS} states"
     also = (
+        ("over mujoco.batch, 2 threads", "ours", "batch_2"),
         ("over plangym as its `make` gives it, serial", "ours", "plangym_serial"),
         ("for comparison, mujoco.rollout over plangym, 2 workers", "rollout_2", "plangym"),
     )
     return Task(name, title, f"{name}-v5", everybody, "plangym_best", 2.0, also)
 
 
-_TOLD = (("over the same with its observations, rewards and flags", "ours", "told_2"),)
+_TOLD = (
+    ("over the same with its observations, rewards and flags", "ours", "told_2"),
+    ("over mujoco.batch, 2 threads", "ours", "batch_2"),
+)
 
 TASKS = (
     Task(

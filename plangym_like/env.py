@@ -32,6 +32,10 @@ from plangym_like.results import (
 from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
 from plangym_like.support.arguments import Repeatable, as_count, check_choice, name_of
+from plangym_like.support.fork_safety import new_lock
+
+# Held while a delayed environment is made: a lock of its own could not be pickled with it.
+_first_use = new_lock()
 
 
 class PlanEnv(Repeatable):
@@ -97,7 +101,7 @@ class PlanEnv(Repeatable):
         # does not say which actions are legal.
         self.last_result: ResetResult | Transition | None = None
         if not delay_setup:
-            self.setup()
+            self._make()
 
     def setup(self) -> None:
         """Make the simulator and the executor, unless they exist already."""
@@ -105,8 +109,10 @@ class PlanEnv(Repeatable):
             raise closed(self.name)
         if self._stepper is not None:
             self._stepper.ensure_open()
-        else:
-            self._make()
+            return
+        with _first_use:
+            if self._stepper is None:
+                self._make()
 
     def _make(self) -> None:
         made: list[RowStepper] = []
@@ -413,8 +419,14 @@ class PlanEnv(Repeatable):
             # own lock while it waits for the stepper's, so using it here could deadlock.
             inputs = layout.check([chosen], row, steps, None)
             sample = AuditedRows(auditor, inputs, auditor.alone, SubmitOptions())
-        how: dict[str, Any] = {"read": return_state, "image": self.return_image}
-        result = stepper.current.step(chosen, steps, row, autoreset=self.autoreset, **how)
+        result = stepper.current.step(
+            chosen,
+            steps,
+            row,
+            read=return_state,
+            image=self.return_image,
+            autoreset=self.autoreset,
+        )
         if sample is not None:
             sample.audit_step()
         if isinstance(result, Transition):

@@ -289,6 +289,7 @@ def test_the_message_names_the_first_bad_row():
         as_actions(spaces.Discrete(5), [0, 1, 2], 2)
     with pytest.raises(ActionError, match="dtype bool"):
         as_actions(spaces.Discrete(5), [True, False])
+    assert as_actions(spaces.MultiBinary(2), [True, False], 0).dtype == np.int8
 
 
 @pytest.mark.parametrize("space", LEAVES, ids=str)

@@ -1,6 +1,9 @@
 """States as data, copies, images and the end of an environment."""
 
 import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium
 import numpy as np
@@ -135,6 +138,22 @@ def test_a_factory_that_raises_an_attribute_error_is_called_once():
         assert len(calls) == 1
         with pytest.raises(AttributeError, match="^the factory's own$"):
             env.setup()
+
+
+def test_threads_that_use_a_delayed_env_first_make_it_once():
+    made, barrier = [], threading.Barrier(4)
+
+    def slow():
+        made.append(PickledSimulator(PendulumEnv))
+        time.sleep(0.05)  # the other threads come meanwhile
+        return made[-1]
+
+    def use(env):
+        barrier.wait(60)
+        return env.state_nbytes
+
+    with plangym_like.PlanEnv(slow, delay_setup=True) as env, ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(use, [env] * 4))) == len(made) == 1
 
 
 # Images and kinds of observation

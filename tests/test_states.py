@@ -1,5 +1,6 @@
 """State rows and files of them: what is accepted, what is refused, and in which words."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,14 @@ def test_files_give_back_what_was_saved(tmp_path, state_format, count):
     assert_same(loaded, rows)
     assert loaded.flags.writeable
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions(file):
+    file.chmod(0o600)
+    with state_files.replacing(file) as unfinished:
+        assert os.stat(unfinished.fileno()).st_mode & 0o777 == 0o600
+        unfinished.write(b"new")
+    assert file.stat().st_mode & 0o777 == 0o600 and file.read_bytes() == b"new"
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(file):

@@ -132,9 +132,15 @@ class ChainState(abc.ABC):
         """
         for owner in self.owners:
             owner.leave_out_missing()
+        found = [vars(owner.locate()) for owner in self.owners]
+        kept = [dict(attributes) for attributes in found]
         data = self.encoded()
 
         def restore() -> None:
+            for attributes, before in zip(found, kept, strict=True):
+                handles = {name: value for name, value in attributes.items() if is_handle(value)}
+                attributes.clear()
+                attributes.update(before | handles)
             # The data may refer to the generator of the environment, which may be missing now.
             make_generator(links(self._env)[-1])
             self.restore(self.decoded(data))
@@ -399,9 +405,8 @@ class WrapperState(WrapperValues):
         if len(limits) == 1:
             (limit,) = limits
             self.time_limit, self.nbytes = limit.locate(), _NUMBER.itemsize
-            if limit.names is None:
-                limit.constant |= {_STEPS}
-            else:
+            limit.leave_out(_STEPS)
+            if limit.names == ():
                 self.owners.remove(limit)
         # Where the state of the other wrappers begins: its length, and its bytes.
         self._others_at = self.nbytes
@@ -479,7 +484,7 @@ class WrapperState(WrapperValues):
         named: dict[str, Any] = {}
         for owner, values in zip(self.owners, self._payload(payload), strict=True):
             for name, value in owner.items(values):
-                if owner.kind is TimeLimit:
+                if owner.kind is TimeLimit and name == _STEPS:
                     named.setdefault("elapsed_steps", _NO_STEPS if value is None else value)
                 else:
                     named.setdefault(f"{owner.place}.{name}", value)

@@ -258,6 +258,13 @@ class StateOwner:
         self.fixed: dict[str, Any] = {} if fixed is None else fixed
         self._set_names(names)
 
+    def leave_out(self, name: str) -> None:
+        """Take the attribute `name` for no part of the state."""
+        if self.names is None:
+            self.constant |= {name}
+        else:
+            self._set_names(tuple(each for each in self.names if each != name))
+
     def _set_names(self, names: tuple[str, ...] | None) -> None:
         self.names = names
         one = attrgetter(*names) if names else lambda thing: ()

@@ -285,7 +285,7 @@ def test_wrong_rewards_and_resets_name_their_lane(make: MakeLanes) -> None:
     assert "raised in the process of lanes 2 to 4" in caught.value.__notes__
     obs = lanes.start(SEEDS)
     results = np.zeros(5), np.zeros(5, bool), np.zeros(5, bool)
-    with pytest.raises(RewardError, match=r"shape \(3,\)") as refused:
+    with pytest.raises(RewardError, match="not one number") as refused:
         lanes.step(_touching([]), StepArrays(obs, *results), [4])
     assert "raised while lane 4 was stepped" in refused.value.__notes__
 

@@ -70,6 +70,19 @@ class Collected(NamedTuple):
     version: int
 
 
+class Ends(NamedTuple):
+    """Episodes that ended with step `t` in `lanes`: a part of a `Final`, not yet in tensors.
+
+    `value` is the critic's estimate for all lanes; ``None`` means zeros.
+    """
+
+    t: int
+    lanes: NDArray[np.intp]
+    obs: Any
+    value: torch.Tensor | None
+    hx: Any
+
+
 class Collector:
     """Steps one group of lanes with one actor, and collects fragment after fragment.
 
@@ -253,7 +266,7 @@ class Collector:
         before = {"act": self._act, "rew": self._rew, "fin": self._fin}
         act, rew, fin, hx = *before.values(), self._hx
         # The first has no episodes, but the shapes and dtypes.
-        finals = [self._final(buffer, 0, _NO_LANES, hx)] if self._options.keep_final else []
+        finals = [self._ends(buffer, 0, _NO_LANES, hx)] if self._options.keep_final else []
         episodes.running = previous = None
         for t, row in enumerate(buffer.rows):
             self._beat()
@@ -272,7 +285,7 @@ class Collector:
             if notes_infos:
                 self._note_infos(infos, t)
             if len(ended) and self._options.keep_final:
-                finals.append(self._final(buffer, t, ended, hx))
+                finals.append(self._ends(buffer, t, ended, hx))
             if len(ended) or episodes.running is not None:
                 hx = self._end_episodes(row, ended, hx)
             previous = row.outcome
@@ -292,7 +305,7 @@ class Collector:
             "before": before,
             "hx": to_device(first_hx, "cpu"),
             "bootstrap": bootstrap,
-            "final": join_finals(finals) if finals else None,
+            "final": _final_of(finals, _values(buffer)[0]) if finals else None,
         }
 
     def _end_episodes(self, row: StepViews, ended: NDArray[np.intp], hx: Any) -> Any:
@@ -306,20 +319,14 @@ class Collector:
             self._episodes.running = np.flatnonzero(~done)
         return hx
 
-    def _final(
-        self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any
-    ) -> Final:
+    def _ends(self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any) -> Ends:
         """Return the last observations of `lanes`, whose episodes ended with step `t`."""
-        value = torch.zeros_like(_values(buffer)[0])
-        if (estimate := self._final_value(buffer, t, lanes, hx)) is not None:
-            value.copy_(estimate)
-        rows = torch.from_numpy(lanes)
-        return Final(
-            t=torch.full((len(lanes),), t),
-            lane=rows,
-            obs=as_tensors(take(buffer.rows[t].outcome.obs, lanes)),
-            value=value[rows],
-            hx=tree_map(lambda state: state.cpu()[:, rows], hx),
+        return Ends(
+            t,
+            lanes,
+            take(buffer.rows[t].outcome.obs, lanes),
+            self._final_value(buffer, t, lanes, hx),
+            tree_map(lambda state: state.cpu()[:, lanes], hx),
         )
 
     def _final_value(
@@ -352,6 +359,25 @@ class Collector:
     def _reset_hx(self, lanes: Any, hx: Any) -> Any:
         fresh = self._actor.reset(lanes, hx)
         return hx if fresh is None else fresh
+
+
+def _final_of(ends: Sequence[Ends], like: torch.Tensor) -> Final:
+    """Return the `Final` of a fragment; `like` is a tensor of estimates ``(B, ...)``."""
+    counts = [len(each.lanes) for each in ends]
+    value = like.new_zeros((sum(counts), *like.shape[1:]))
+    for each, stop in zip(ends, np.cumsum(counts).tolist(), strict=True):
+        if each.value is not None:
+            value[stop - len(each.lanes) : stop] = each.value[each.lanes]
+    times = np.repeat(np.array([each.t for each in ends], np.int64), counts)
+    return Final(
+        t=torch.from_numpy(times),
+        lane=torch.from_numpy(np.concatenate([each.lanes for each in ends])),
+        obs=tree_map(
+            lambda *rows: torch.from_numpy(np.concatenate(rows)), *(each.obs for each in ends)
+        ),
+        value=value,
+        hx=tree_map(lambda *states: torch.cat(states, 1), *(each.hx for each in ends)),
+    )
 
 
 def _copy(rows: Any, value: Any, name: str) -> None:

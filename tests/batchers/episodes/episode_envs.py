@@ -136,16 +136,14 @@ class Rememberer(Counter):
 
 
 class Harmful(Count):
-    """Does harm on its third step: ``raise``, ``kill``, ...; `begun` is made just before."""
+    """Does harm on its third step: ``raise``, ``kill``, ..."""
 
-    def __init__(self, harm: str, begun: Path | None = None) -> None:
+    def __init__(self, harm: str) -> None:
         super().__init__()
-        self.harm, self.begun = harm, begun
+        self.harm = harm
 
     def step(self, action: Any) -> Any:
         if self.index == 2:
-            if self.begun is not None:
-                self.begun.touch()
             if self.harm == "raise":
                 raise LookupError("the pole has gone")
             if self.harm == "interrupt":
@@ -156,15 +154,9 @@ class Harmful(Count):
                 raise SystemExit(0)
             if self.harm == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            while self.harm == "hang":
-                time.sleep(3600)
         return super().step(action)
 
 
-def harmful_env(seed: int, harm: str, begun: Path | None = None, only: int | None = None) -> GymEnv:
+def harmful_env(seed: int, harm: str, only: int | None = None) -> GymEnv:
     harm = harm if only is None or seed == only else ""
-    return GymEnv([Count(), Harmful(harm, begun)], seed)
-
-
-def failing_env(seed: int) -> GymEnv:
-    raise ZeroDivisionError("no environment today")
+    return GymEnv([Count(), Harmful(harm)], seed)

@@ -14,7 +14,7 @@ import torch
 from counting import Count, Follower
 
 from plangym_like.batchers import Workers
-from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
+from plangym_like.batchers.rollout import BaseActorModule, multi, same
 from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
@@ -43,9 +43,7 @@ class Trap(Count):
         return super().step(action)
 
 
-def _start(mode: str, factory: Callable[[], Any], **options: Any) -> Any:
-    if mode == "single":
-        return single.rollout(factory, Follower(), 5, 2, workers=Workers(1, **options))
+def _start(factory: Callable[[], Any], **options: Any) -> Any:
     return multi.rollout(factory, Follower(), 5, 4, 2, 8, 2, workers=Workers(2, **options))
 
 
@@ -62,7 +60,7 @@ def test_what_goes_wrong_in_a_worker_comes_out(what: str, tmp_path: Path) -> Non
     error, text = ENDS[what]
     # No worker that makes progress is silent for so long, however busy the machine is.
     patience = 5.0 if what == "hang" else 600.0
-    with _start("multi", lambda: Trap(what, str(flag)), timeout=patience) as it:
+    with _start(lambda: Trap(what, str(flag)), timeout=patience) as it:
         next(it), next(it)
         pids = it.pids
         flag.touch()
