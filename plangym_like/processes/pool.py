@@ -359,8 +359,9 @@ class WorkerPool(Generic[Handle]):
         try:
             while self._changed:
                 self._is_stale = True
-                worker = self.workers[self._changed.pop()]
+                worker = self.workers[next(iter(self._changed))]
                 left.append(worker.index)  # it is looked at again, also after an exception
+                self._changed.discard(worker.index)
                 self._tend(worker)
                 if self._is_settled(worker):
                     left.pop()
