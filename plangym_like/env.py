@@ -499,7 +499,8 @@ class PlanEnv(Repeatable):
         Raises
         ------
         InputError, StateError
-            An argument is invalid; no row has been stepped.
+            An argument is invalid; no row has been stepped. With workers, other rows may have been
+            stepped before a damaged state is found; this has no effect.
         """
         executor = self._executor
         if executor is None:

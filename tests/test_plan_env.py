@@ -167,4 +167,3 @@ def test_an_empty_batch_gives_empty_arrays(env):
     one = sampler(env, 0).sample()
     assert env.step_batch(one, states[:0]).rewards.shape == (0,)
     assert env.step_batch([], states[:0], dt=[], seeds=[], blocking=False)().rewards.shape == (0,)
-

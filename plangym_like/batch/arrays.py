@@ -29,8 +29,9 @@ class Inputs:
     ``actions`` is ``(N, ...)``, or ``(N, T, ...)`` in rollouts. Actions of a `Box` keep the dtype
     in which they were given; actions that are not arrays are a list of objects. ``states`` is
     ``(N, state_nbytes)``, or ``(1, state_nbytes)`` if all rows share one state. ``dt`` is one int
-    for all rows, or ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``last_infos`` says
-    whether rollouts on this machine return the info of each row's last step, which audits compare.
+    for all rows, or ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says
+    whether the checksums of the states have been verified. ``last_infos`` says whether rollouts on
+    this machine return the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -39,6 +40,7 @@ class Inputs:
     states: Row
     dt: int | NDArray[np.int64]
     seeds: NDArray[np.uint64] | None
+    verified: bool = True
     last_infos: bool = False
 
 
@@ -86,7 +88,8 @@ class Executor(Protocol):
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
 
-        `inputs` is the result of `Layout.check`.
+        `inputs` is the result of `Layout.check`. The checksum of a state is verified before its row
+        is stepped.
         """
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:

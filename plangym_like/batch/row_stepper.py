@@ -338,6 +338,7 @@ class RowStepper:
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch in this process; see `Executor.submit`."""
         layout = self.layout
+        layout.verify(inputs)
         if not options.blocking:
             return Future.of(partial(self.submit, inputs, options._replace(blocking=True)))
         stepper = self.for_audits() if options.audit else self

@@ -35,6 +35,9 @@ _SOON_SECONDS = 1e-3
 # How long a worker may take to begin its rows, in addition to the step timeout. A worker that takes
 # longer was stopped or has no core; replacing it costs the start of a process.
 _BEGIN_SECONDS = 3.0
+# How long this process measures rows whose time is not known: at least, and at most. It goes on
+# while a step takes less than `_EVEN` of the time of a step in a range of half the size.
+_MEASURE_SECONDS, _SLOW_SECONDS, _EVEN = 5e-4, 5e-3, 0.8
 # In `marks`: this process has stepped the row, or it is not to be stepped any more.
 HERE = -1
 _INTERRUPTED = "this batch was interrupted, so it has no results: step again"
@@ -85,7 +88,7 @@ class BatchRun:
         # Ranges that another process than before is to step, each with the process of before.
         self._elsewhere: list[tuple[int, Range]] = []
         # When the batch last made progress, as far as this is known.
-        self._progress_at = time.monotonic()
+        self._progress_at = self._begun_at = time.monotonic()
         # The single steps taken in this process, and their seconds.
         self._taken, self._seconds = 0.0, 0.0
         self.result: Any = None
@@ -117,6 +120,10 @@ class BatchRun:
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return ``(result, None)`` or ``(None, error)``; the batch must be over."""
         return self.result, self.error
+
+    def seconds(self) -> float:
+        """Return how long ago the batch was made."""
+        return time.monotonic() - self._begun_at
 
     @property
     def dropped(self) -> bool:
@@ -197,8 +204,8 @@ class BatchRun:
     def launch(self, *, here: bool) -> bool:
         """Deal the rows of the batch; if `here` is true, this process may step some of them.
 
-        If `here` is true but the time per row is not known yet, this process first steps one row,
-        the last. Return whether the batch is over.
+        If `here` is true but the time per row is not known yet, this process first steps the last
+        rows. Return whether the batch is over.
 
         Raises
         ------
@@ -210,8 +217,7 @@ class BatchRun:
         count = self.count
         known = self._owner.costs.seconds_per_row(self._steps)
         if here and self._stepper is not None and not known:
-            count -= 1
-            self._step(count, count + 1)
+            count = self._measure()
         self._batch.begin()
         processes = self._batch.processes if self._batch.audit else None
         local = len(self._pool.workers) + (self._stepper is not None)
@@ -225,6 +231,31 @@ class BatchRun:
         if self._elsewhere:
             self._give_tasks()
         return False
+
+    def _measure(self) -> int:
+        """Step the last rows in this process, to learn their time; return how many are left.
+
+        The first range is one row, and may be slow because much happens for the first time. Each
+        range is twice as large as the last one, until rows of larger ranges take hardly less time.
+        """
+        count, size, latest, seconds = self.count, 1, math.inf, 0.0
+        while count:
+            before, stop = self._seconds, count
+            count -= min(size, count)
+            if not self._step(count, stop):
+                break
+            taken = self._seconds - before
+            if stop == self.count and taken > _SLOW_SECONDS:
+                break
+            if stop < self.count:
+                steps = single_steps(self._batch.inputs, count, stop)
+                self._owner.costs.note(steps, self._steps, seconds=taken)
+                previous, latest, seconds = latest, taken / steps, seconds + taken
+                is_even = latest > _EVEN * previous and seconds > _MEASURE_SECONDS
+                if is_even or seconds > _SLOW_SECONDS:
+                    break
+                size *= 2
+        return count
 
     @property
     def _processes(self) -> int:
@@ -374,6 +405,7 @@ class BatchRun:
         assert self._stepper is not None
         batch.rows.cursor[0] = start
         try:
+            batch.verify(start, stop)
             errors = self._stepper.run_rows(batch.rows, start, stop, masked=batch.masked)
             self._faults.errors |= errors or {}
         except Exception as error:
@@ -504,6 +536,7 @@ class BatchRun:
     def _finish(self) -> None:
         """Set the result, or the error, of a batch whose rows are done."""
         if self._faults.lowest is not None:
+            self._batch.verify()  # its error names the first damaged row of the batch
             self._fail(self._faults.failure)
             return
         batch = self._batch

@@ -45,6 +45,10 @@ _SAME = 256
 # Seconds to send a batch, wake a worker and read its report: the overhead of batches of 4 to 16
 # rows in `benchmarks/bench.py`.
 MESSAGE_SECONDS = 5e-4
+# Batches that take less time than this here may be measured again.
+_CHEAP_SECONDS = 10e-3
+# What each further worker adds: batches of CartPole with 2 to 16 workers on 16 cores.
+_WAKE_SECONDS = 3e-5
 # The shortest time per step is raised by this fraction for so many seconds of steps, because steps
 # may become slower.
 _FADE_SECONDS, _FADE = 12e-3, 0.05
@@ -89,7 +93,8 @@ class CostModel:
         stepped.
         """
         here = count * self.seconds_per_row(steps)
-        return not here or self.message_seconds + here / (workers + 1) < here
+        cost = self.message_seconds + workers * _WAKE_SECONDS
+        return not here or cost + here / (workers + 1) < here
 
     def cheap(self, count: int, steps: float) -> bool:
         """Return whether `count` rows are known to take less time here than a message takes."""
@@ -157,6 +162,9 @@ class ProcessExecutor:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
         if stepper is not None:  # it steps the batches that are not worth sending
             stepper.tally = self.tally
+        # Whether this process steps the next batch, to measure it; how many batches of a few
+        # milliseconds were sent.
+        self._measures_again, self._num_cheap = False, 0
         # The size of the last batch that was stepped here, and in which copy of this process; how
         # many more of this size to step here without asking the cost model.
         self._small: tuple[Any, ...] = ()
@@ -175,6 +183,9 @@ class ProcessExecutor:
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.
 
+        If the options say `blocking`, the process that steps a row verifies the checksum of its
+        state before; otherwise this call verifies all states.
+
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
         blocking = options.blocking
@@ -187,6 +198,8 @@ class ProcessExecutor:
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
+            if not blocking:
+                self.layout.verify(inputs)
             if stays:
                 if blocking:
                     return self._run_here(inputs, options)
@@ -202,6 +215,7 @@ class ProcessExecutor:
                     return future
                 if not over:
                     run.attempt(partial(self.drive, run))
+                self._note_sent(inputs, run)
         error = run.error
         if error is None:
             return run.result
@@ -210,6 +224,20 @@ class ProcessExecutor:
             raise error
         finally:
             del error
+
+    def _note_sent(self, inputs: Inputs, run: BatchRun) -> None:
+        """Decide whether the next batch is stepped here, to measure the time of rows again.
+
+        Workers may take all rows of cheap batches, and step them in ranges so short that rows seem
+        expensive. So this process steps the batch after one that was slower than expected here, and
+        after 4, 16, 64 ... cheap ones.
+        """
+        here, seconds = inputs.count * self.costs.seconds_per_row(steps_of(inputs)), run.seconds()
+        self._measures_again = False
+        if 0.0 < min(here, seconds) < _CHEAP_SECONDS:
+            self._num_cheap += 1
+            is_turn = self._num_cheap > 1 and math.log(self._num_cheap, 4).is_integer()
+            self._measures_again = is_turn or here < seconds
 
     def alone(self) -> threading.Lock:
         """Return the lock to hold while batches are advanced; see `not_in_use`."""
@@ -232,7 +260,10 @@ class ProcessExecutor:
             return True
         if not options.blocking:  # `submit` must return quickly
             return self.costs.cheap(count, steps_of(inputs))
-        if count == 1:  # a single row is never worth sending
+        if count == 1 or self._measures_again:  # a single row is never worth sending
+            self._measures_again = (
+                False  # the next batch may be sent, if the time measured now says so
+            )
             return True
         return not self.costs.worth_sending(count, steps_of(inputs), workers=workers)
 
@@ -287,7 +318,8 @@ class ProcessExecutor:
         if inputs.count and seconds > 0:
             steps = steps_of(inputs)
             self.costs.note(inputs.count * steps, steps, seconds=seconds)
-            if isinstance(inputs.dt, int) and self._num_helpers:
+            stays = not self.costs.worth_sending(inputs.count, steps, workers=self._num_helpers)
+            if isinstance(inputs.dt, int) and self._num_helpers and stays:
                 self._small = (inputs.count, inputs.horizon, inputs.dt, fork_safety.num_forks)
                 self._same = _SAME
         return result

@@ -274,6 +274,7 @@ class _RowServer:
         regions["inputs"] = self._blocks[block][HEADER_NBYTES:]
         layout, actions = self._stepper.layout, description.actions
         rows = layout.place(description.shape, regions, actions)
+        rows.inputs.verified = description.verified
         found = description, rows
         if actions is None and isinstance(rows.inputs.dt, int) and not rows.objects:
             if len(self._placed) >= _KEPT_PLACES:
@@ -293,6 +294,7 @@ class _RowServer:
         slot[START], slot[STOP] = start, stop
         begun = time.perf_counter_ns()
         rows.cursor[0] = start
+        self._stepper.layout.verify(rows.inputs, start, stop)
         errors = self._stepper.run_rows(rows, start, stop, masked=description.masked)
         self._errors |= errors or {}
         slot[NANOSECONDS] += time.perf_counter_ns() - begun
@@ -401,9 +403,7 @@ def _pack(rows: Rows, stepped: Iterable[int]) -> tuple[dict[int, bytes], dict[in
     return packed, refused
 
 
-def greet(
-    env: HostedEnv, worker: int, linger: float, signature: int, fds: Sequence[int]
-) -> None:
+def greet(env: HostedEnv, worker: int, linger: float, signature: int, fds: Sequence[int]) -> None:
     """Make the environment, unless it exists already, and get ready to serve.
 
     Parameters

@@ -68,12 +68,15 @@ class Description(NamedTuple):
     shape : Shape
     masked : bool
         Whether to continue after a row that raises.
+    verified : bool
+        Whether the checksums of the states have been verified.
     actions : sequence or None
         The actions of all rows, if they are objects.
     """
 
     shape: Shape
     masked: bool
+    verified: bool
     actions: Sequence[Any] | None
 
 
@@ -153,7 +156,10 @@ class SharedBatch:
         sizes = dict(layout.region_nbytes(self._shape))
         self.nbytes = sum(sizes.values())
         actions = inputs.actions if isinstance(inputs.actions, list) else None
-        description = Description(self._shape, self.masked, actions)
+        # The process that steps a row verifies its state. A state that all rows share is verified
+        # in `begin`.
+        self._verifies_late = kept and len(inputs.states) > 1 and not inputs.verified
+        description = Description(self._shape, self.masked, not self._verifies_late, actions)
         packed = _packed(description) if actions is None else dumps(description)
         place = HEADER_NBYTES + sizes["inputs"]
         sizes["inputs"] = place + len(packed)
@@ -180,7 +186,13 @@ class SharedBatch:
             self.rows.inputs = inputs
 
     def begin(self) -> None:
-        """Copy the inputs that every worker reads, except states. After this, call `parts`."""
+        """Copy the inputs that every worker reads, except states. After this, call `parts`.
+
+        Raises
+        ------
+        StateFormatError
+            The checksum of a state is wrong.
+        """
         sent, given = self._sent, self.inputs
         if not isinstance(given.actions, list):
             sent.actions[:] = given.actions
@@ -190,6 +202,8 @@ class SharedBatch:
         if given.seeds is not None:
             assert sent.seeds is not None
             sent.seeds[:] = given.seeds
+        if not self._verifies_late:
+            self.verify()
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """Copy the states, part by part; yield the rows of each part."""
@@ -203,6 +217,18 @@ class SharedBatch:
             stop = min(start + size, count)
             sent[start:stop] = given[start:stop]
             yield start, stop
+
+    def verify(self, start: int = 0, stop: int | None = None) -> None:
+        """Verify the checksums of the states of rows ``start:stop``, unless this has been done.
+
+        Raises
+        ------
+        StateFormatError
+            A checksum is wrong.
+        """
+        if len(self.inputs.states) == 1:
+            start, stop = 0, None
+        self.layout.verify(self.inputs, start, stop)
 
     def result(self, errors: dict[int, Exception]) -> Any:
         """Return the result, whose memory then belongs to the caller; all rows must be done."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
-from plangym_like.execution.process_executor import MESSAGE_SECONDS, CostModel
+import plangym_like
+from plangym_like.execution.process_executor import MESSAGE_SECONDS, CostModel, ProcessExecutor
 
 ROW = 1e-4
 
@@ -14,7 +18,7 @@ def test_whether_a_batch_is_sent_is_calculated_for_every_size_at_once() -> None:
     costs.note(3, 1, seconds=3 * ROW)
     sent = [costs.worth_sending(count, 1, workers=1) for count in (2, 10, 11, 64, 1500)]
     assert sent == [False, False, True, True, True]
-    assert costs.worth_sending(6, 1, workers=15)
+    assert costs.worth_sending(12, 1, workers=15)
     assert costs.seconds_per_row(1) == pytest.approx(ROW)
     assert costs.seconds_per_row(100) == 0.0, "rows of many steps are another matter"
 
@@ -42,3 +46,22 @@ def test_batches_whose_mean_dt_varies_are_compared_by_their_steps() -> None:
         costs.note(16 * steps, steps, seconds=16 * steps * 29e-6)
     assert costs.worth_sending(16, 4.2, workers=1)
     assert not costs.worth_sending(4, 4.2, workers=1)
+
+
+def test_batches_that_are_sent_are_measured_here_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CostModel, "worth_sending", lambda *args, **kwargs: True)
+    here = []
+    run_here = ProcessExecutor._run_here
+
+    def recorded(self: ProcessExecutor, inputs: Any, options: Any) -> Any:
+        here.append(inputs.count)
+        return run_here(self, inputs, options)
+
+    monkeypatch.setattr(ProcessExecutor, "_run_here", recorded)
+    with plangym_like.make("CartPole-v1", n_workers=2, audit="off") as env:
+        state = env.reset(seed=0).state
+        results = [env.step_batch(np.zeros(64, np.int64), state) for _ in range(6)]
+    assert 64 in here
+    assert all(np.array_equal(each.states, results[0].states) for each in results)

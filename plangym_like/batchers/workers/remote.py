@@ -287,9 +287,7 @@ class RayHost:
             context, key, make_object = loads(self._recipe)
             enter_worker_context(**context)
             adopt_session_key(key)
-            self._hosted = HostedObjects(
-                loads(make_object), self._groups, control=self._control
-            )
+            self._hosted = HostedObjects(loads(make_object), self._groups, control=self._control)
         except BaseException as error:
             self._failure = pack_exception(error, skip_frames=1)
         return os.getpid(), ray_session.import_ray().util.get_node_ip_address()

@@ -1,6 +1,5 @@
 """Losses written against rlplay's fragments, evaluation, and importance weights of exactly 1."""
 
-
 import gymnasium
 import pytest
 import torch
