@@ -301,7 +301,7 @@ class WorkerPool(Generic[Handle]):
         waited = time.perf_counter() - begun
         for descriptor, _ in events:
             if descriptor == self._event_fd:
-                with contextlib.suppress(BlockingIOError):  # another thread has read it
+                with contextlib.suppress(OSError):  # another thread has read or closed it
                     os.eventfd_read(descriptor)
             else:
                 self._is_stale = True
