@@ -271,13 +271,13 @@ class RowWorker(WorkerHandle):
         self._lose_process()
 
     def _lose_process(self) -> None:
-        self._pid = self.process.pid
         self.known.clear()
         self._servings.clear()
         # A row that is tried again in the new process may leave the slot as it was.
         self._progress, self.progress_at = (), time.monotonic()
         slot = self.slot
         slot[CURSOR], slot[START], slot[STOP], slot[BUSY], slot[BATCH] = -1, 0, 0, 0, 0
+        self._pid = self.process.pid  # last: if this is interrupted, the process is replaced
 
 
 class RowPool(WorkerPool[RowWorker]):
@@ -345,6 +345,9 @@ class RowPool(WorkerPool[RowWorker]):
 
     def deal(self, batch: SharedBatch) -> None:
         """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
+        if self.dealing is None:
+            # A worker may have put a token of an earlier batch back after this batch had ended.
+            self.tokens.drain(None)
         self.dealing = batch
         if not batch.block_numbers <= self._common:
             for worker in self.workers:

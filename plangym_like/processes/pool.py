@@ -301,7 +301,7 @@ class WorkerPool(Generic[Handle]):
         waited = time.perf_counter() - begun
         for descriptor, _ in events:
             if descriptor == self._event_fd:
-                with contextlib.suppress(BlockingIOError):  # another thread has read it
+                with contextlib.suppress(OSError):  # another thread has read or closed it
                     os.eventfd_read(descriptor)
             else:
                 self._is_stale = True
@@ -359,8 +359,9 @@ class WorkerPool(Generic[Handle]):
         try:
             while self._changed:
                 self._is_stale = True
-                worker = self.workers[self._changed.pop()]
+                worker = self.workers[next(iter(self._changed))]
                 left.append(worker.index)  # it is looked at again, also after an exception
+                self._changed.discard(worker.index)
                 self._tend(worker)
                 if self._is_settled(worker):
                     left.pop()
