@@ -103,6 +103,7 @@ bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/wrappers.py
 	$(BENCH_BIN)/python benchmarks/vector.py
 	$(BENCH_BIN)/python benchmarks/many_workers.py
+	$(BENCH_BIN)/python benchmarks/many_cores.py
 
 # Each interpreter in a copy of its own, because .venv belongs to one of them.
 test-all:

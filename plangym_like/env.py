@@ -638,7 +638,11 @@ class PlanEnv(Repeatable):
         return state_files.load(path, self.layout.format)
 
     def get_image(self) -> NDArray[np.uint8]:
-        """Return an image ``(height, width, 3) uint8`` of the current state, in any render mode."""
+        """Return an image ``(height, width, 3) uint8`` of the current state, in any render mode.
+
+        On Atari without ``render_mode="rgb_array"``, it is the frame after the current one if the
+        state was set, or if a batch was stepped since.
+        """
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)

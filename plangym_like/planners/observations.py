@@ -161,7 +161,7 @@ def tile_pairs(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> list
     Returns
     -------
     list of array ``(K,) int32``
-        For `features` of `IW` and `RolloutIW`.
+        For `IW` and `RolloutIW`: ``features=lambda obs, infos: tile_pairs(obs)``.
 
     Examples
     --------
@@ -170,17 +170,19 @@ def tile_pairs(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> list
     >>> [len(atoms) for atoms in tile_pairs(screens)]  # 225 colours in tiles, and 644 pairs
     [869]
     """
-    if screens.shape[-1] == 3 and screens.ndim > 3:
-        screens = screens[..., 0] >> 1 & 0x70 | screens[..., 1] >> 4 & 0x0C | screens[..., 2] >> 6
-    else:
-        screens = screens >> 1
-    if screens.ndim == 3:
-        screens = screens[:, None]
-    if screens.ndim != 4 or screens.shape[1] > 2 or screens.dtype != np.uint8:
+    has_colors = screens.ndim > 3 and screens.shape[-1] == 3
+    axes = screens.ndim - has_colors
+    if screens.dtype != np.uint8 or axes not in (3, 4) or (axes == 4 and screens.shape[1] > 2):
         raise InputError(
             "screens must be uint8 arrays of one or two screens each, grey or RGB, got "
             f"{screens.dtype} {screens.shape}"
         )
+    if has_colors:
+        screens = screens[..., 0] >> 1 & 0x70 | screens[..., 1] >> 4 & 0x0C | screens[..., 2] >> 6
+    else:
+        screens = screens >> 1
+    if axes == 3:
+        screens = screens[:, None]
     height, width = screens.shape[2:]
     across, down = np.arange(width) * columns // width, np.arange(height) * rows // height
     tile = np.add.outer(down, across * rows)

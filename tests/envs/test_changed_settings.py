@@ -66,3 +66,43 @@ def test_changed_settings_are_part_of_the_state(kind: Any, snapshot: str) -> Non
             assert told == [reward, terminated, truncated]
             if truncated:
                 break
+
+
+class OtherLimits(gymnasium.Wrapper):
+    """Each episode has another limit of the environment's own, whose effect is rare."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        result = self.env.reset(**kwargs)
+        limit = float(self.np_random.uniform(0.1, 0.4))
+        base: Any = self.unwrapped
+        name = "theta_threshold_radians" if hasattr(base, "gravity") else "goal_position"
+        setattr(base, name, limit)
+        return result
+
+
+class Counting(gymnasium.Wrapper):
+    """Changes nothing inside it."""
+
+    total = 0
+
+    def step(self, action: Any) -> Any:
+        self.total += 1
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0"])
+def test_settings_whose_effect_is_rare_are_found(name: str) -> None:
+    with plangym_like.make(name, wrappers=[OtherLimits]) as env:
+        assert env.snapshot != "native" and env.exactness == "exact"
+        state = env.reset(seed=0).state
+        env.reset(seed=4)
+        raw = OtherLimits(gymnasium.make(name).env)
+        raw.reset(seed=0)
+        for _ in range(12):
+            told = list(raw.step(1)[1:4])
+            state, _, *found, _ = env.step(1, state)
+            assert found == told
+            if told[1]:
+                break
+    with plangym_like.make(name, wrappers=[Counting]) as env:
+        assert env.snapshot == "native"
