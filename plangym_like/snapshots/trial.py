@@ -200,22 +200,26 @@ class Trial:
             self._play(self._sim, _SEED + 1)
             self._sim.write(row)
             names = differing_attributes(wanted, attributes(base))
-            if names:  # those that differ without wrappers, too, are variables of the environment
-                alone = []
-                for seed in (_SEED, _SEED + 1):
-                    base.reset(seed=seed)
-                    for action in self._actions[: seed + 2]:
-                        base.step(copy.deepcopy(action))
-                    alone.append(attributes(base))
-                names = [name for name in names if name not in differing_attributes(*alone)]
+            own = self._variables(base) if names else set()
         except Exception:  # it is found elsewhere, if it matters
             return
-        names = [name for name in names if name.count(".") == 1]
+        names = [name for name in names if name.count(".") == 1 and name not in own]
         if names:
             raise SnapshotError(
                 f"{self._name()} changes settings that no state row holds: "
                 f"{', '.join(names[:_NAMED])}. {self._remedy}"
             )
+
+    def _variables(self, base: Any) -> set[str]:
+        """Return the names of the attributes that an environment changes without its wrappers."""
+        seen: list[dict[str, bytes]] = []
+        for seed in (_SEED, _SEED + 1):
+            base.reset(seed=seed)
+            seen.append(attributes(base))
+            for action in while_quick(self._actions):
+                base.step(copy.deepcopy(action))
+                seen.append(attributes(base))
+        return {name for after in seen for name in differing_attributes(seen[0], after)}
 
     def _play(self, simulator: Any, seed: int) -> None:
         simulator.reset(seed)
