@@ -50,6 +50,8 @@ FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 _STEPS, _UNSEEDED_STEPS, _SEEDED_STEPS = 12, 3, 1
 # The steps of each of two episodes in which changed settings are looked for.
 _SETTING_STEPS = 3
+# Many resets without wrappers, because variables may have the same values in two of them.
+_SETTING_RESETS = 10
 # So many steps show the sizes of states and actions.
 MEASURED_STEPS = 6
 # If so many seconds have passed after two steps, the episode ends.
@@ -192,6 +194,8 @@ class Trial:
         What they change may be rare, such as the end of an episode at another limit.
         """
         base = innermost(self._sim.env)
+        if type(base).__module__.startswith(__name__.partition(".")[0] + "."):
+            return  # what this package's own environments hold is known
         row: Row = np.zeros(self._sim.payload_nbytes, np.uint8)
         try:
             self._play(self._sim, _SEED)
@@ -213,10 +217,10 @@ class Trial:
     def _variables(self, base: Any) -> set[str]:
         """Return the names of the attributes that an environment changes without its wrappers."""
         seen: list[dict[str, bytes]] = []
-        for seed in (_SEED, _SEED + 1):
+        for seed in range(_SETTING_RESETS):
             base.reset(seed=seed)
             seen.append(attributes(base))
-            for action in while_quick(self._actions):
+            for action in while_quick(self._actions) if seed < 2 else ():
                 base.step(copy.deepcopy(action))
                 seen.append(attributes(base))
         return {name for after in seen for name in differing_attributes(seen[0], after)}

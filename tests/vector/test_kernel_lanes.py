@@ -13,7 +13,7 @@ from playing import Player, plain
 from usual import first_of
 
 import plangym_like
-from plangym_like.errors import InputError, StateFormatError
+from plangym_like.errors import InputError
 from plangym_like.vector.kernel_lanes import KernelLanes, time_limit
 from plangym_like.vector.lanes import Lanes, StepArrays, gym_env_of
 from plangym_like.vector.make_lanes import lanes_from, make_envs, make_lanes
@@ -312,19 +312,6 @@ def test_lanes_differ_in_precision(dtype: Any) -> None:
             lanes.set_states(env.reset(seed=number).state, [number])
         results.append(lanes.get_states().tobytes())
     assert results[:5] == results[5:]
-
-
-def test_a_state_that_no_step_can_take() -> None:
-    with plangym_like.make("Acrobot-v1", remove_time_limit=False) as env:
-        far = env.make_state(x=[1e3] * 4)
-    lanes = lanes_from("Acrobot-v1", 4)
-    out = StepArrays(lanes.start(range(4)), np.zeros(4), *np.zeros((2, 4), bool))
-    states = lanes.get_states()
-    with pytest.raises(StateFormatError, match="out of bounds"):
-        lanes.set_states(far, [1])
-    lanes.set_states(states)
-    lanes.step(np.zeros(4, np.int64), out)
-    assert _is_fast(lanes) and lanes.get_states().tobytes() != states.tobytes()
 
 
 @pytest.mark.parametrize("vectorise", [True, False])
