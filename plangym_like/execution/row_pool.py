@@ -345,9 +345,6 @@ class RowPool(WorkerPool[RowWorker]):
 
     def deal(self, batch: SharedBatch) -> None:
         """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
-        if self.dealing is None:
-            # A worker may have put a token of an earlier batch back after this batch had ended.
-            self.tokens.drain(None)
         self.dealing = batch
         if not batch.block_numbers <= self._common:
             for worker in self.workers:
