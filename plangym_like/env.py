@@ -34,7 +34,8 @@ from plangym_like.states.rows import HEADER_NBYTES, Row, States
 from plangym_like.support.arguments import Repeatable, as_count, check_choice, name_of
 from plangym_like.support.fork_safety import new_lock
 
-# Held while a delayed environment is made: a lock of its own could not be pickled with it.
+# Held while a delayed environment is made. It is one lock for all of them, because an environment
+# that has a lock cannot be pickled.
 _first_use = new_lock()
 
 

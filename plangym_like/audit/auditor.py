@@ -63,8 +63,8 @@ _SHORT, _LONG = 2, 16
 _FIRST_SECONDS, _INTERRUPTED = 2e-4, 5
 # How many actions to try for each step of the row that is followed, since some may not be legal.
 _TRIES = 4
-# The fields of results, in the order in which they are compared: an episode that ends differs in
-# all that follows, and a state is harder to read than what can be seen of it.
+# The fields of results, in the order in which they are compared. Ends come first, because after one
+# all other fields differ too; states come last, because their differences are hard to read.
 _FIELDS = ("terminateds", "truncateds", "rewards", "obs", "observations", "infos", "states")
 # Errors that prevent an audit but say nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError, StateCapacityError)

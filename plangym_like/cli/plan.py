@@ -85,6 +85,28 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--seed", type=whole, metavar="S", help="seed of the episode and the search (0)"
     )
+    _add_folders(parser)
+    add_settings(parser)
+    parser.add_argument(
+        "--reward",
+        metavar="MODULE:FUNCTION",
+        help="the reward of a MuJoCo model: ID is the path of its file, and --set takes the "
+        "arguments of plangym_like.make_mujoco too",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=option,
+        metavar="NAME=VALUE",
+        help="an option of the planner, as in Python, or module:callable; may be repeated",
+    )
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_folders(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name folders, and say what is written to them."""
     parser.add_argument(
         "--checkpoint",
         type=Path,
@@ -104,23 +126,6 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--no-images", action="store_true", help="write no PNG and no GIF into the folder"
     )
-    add_settings(parser)
-    parser.add_argument(
-        "--reward",
-        metavar="MODULE:FUNCTION",
-        help="the reward of a MuJoCo model: ID is the path of its file, and --set takes the "
-        "arguments of plangym_like.make_mujoco too",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=option,
-        metavar="NAME=VALUE",
-        help="an option of the planner, as in Python, or module:callable; may be repeated",
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -124,8 +124,8 @@ class WorldMemory:
         self._where = np.concatenate(
             [np.arange(nbytes // 8) + (address - start) // 8 for address, nbytes in regions]
         )
-        # What stays as it is for as long as the regions hold all that the world uses: the array of
-        # chunks and their number, the nodes, and the free lists of all blocks but contacts.
+        # The array of chunks and their number, the nodes, and the free lists of all blocks but
+        # contacts. If one of them changes, the world uses memory outside the regions.
         self._allocator = _words(self._at, _FREE_LISTS + 8 * len(_BLOCK_SIZES))
         self._nodes = ctypes.c_uint64.from_address(self._at + _NODES)
         place = _FREE_LISTS + 8 * _CONTACTS

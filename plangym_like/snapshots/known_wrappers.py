@@ -259,7 +259,7 @@ class StateOwner:
         self._set_names(names)
 
     def leave_out(self, name: str) -> None:
-        """Take the attribute `name` for no part of the state."""
+        """Leave the attribute `name` out of the state."""
         if self.names is None:
             self.constant |= {name}
         else:

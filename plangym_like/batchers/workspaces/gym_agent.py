@@ -68,7 +68,7 @@ class EpisodeRow(NamedTuple):
 
 _FLAG, _NUMBER = Leaf((), torch.bool), Leaf((), torch.float32)
 _MEASURES = (_FLAG, _FLAG, _FLAG, _NUMBER, _NUMBER, Leaf((), torch.int64))
-# Memory is allocated for several rows at once: so many, but at most so many bytes.
+# Memory is allocated for several rows at once: for 32, or for fewer if they take more than 1 MiB.
 _BLOCK_ROWS, _BLOCK_NBYTES = 32, 2**20
 
 
