@@ -3,12 +3,12 @@
 No code has to run in a process for it to end with its owner: the kernel sends SIGKILL, which also
 ends a process that is stopped, that blocks its signals, or that is stuck in C with the GIL held.
 
-- A direct child of its owner, which is the fork server or a forked copy, has an open file on the
-  read end of a pipe, its alive pipe. Only the owner has the write end. The kernel closes the write
-  end when the owner dies in any way, and then kills the process that is registered for the file's
-  signals (``F_SETOWN``).
-- A worker that the fork server has started asks to be killed when its parent, the fork server,
-  ends. A copy that the main thread has forked does this too, in case it closes its descriptors.
+- A direct child of its owner (the fork server, a spawned worker, or a forked copy) has an open file
+  on the read end of a pipe, its alive pipe. Only the owner has the write end. The kernel closes the
+  write end when the owner dies in any way, and then kills the process that is registered for the
+  file's signals (``F_SETOWN``).
+- A worker that the fork server has forked asks to be killed when its parent, the fork server, ends.
+  A direct child of the main thread does this too, in case it closes its descriptors.
 
 Each worker imports the module of its environment's class. If this module starts workers when it is
 imported, each worker would start more of them, without end. So a worker that is importing a module
@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
+from typing import Protocol
 
 from plangym_like.errors import WorkerStartError
 from plangym_like.support.fork_safety import close_in_copies, new_lock
@@ -63,6 +64,13 @@ _DEFERRED_SECONDS = 3.0
 _main_loop: CodeType | None = None
 
 
+class Waker(Protocol):
+    """The fork server of a worker."""
+
+    def wake(self) -> None:
+        """Let the fork server continue if something has stopped it."""
+
+
 class ChildProcess:
     """A process that the current process owns, and the socket that connects the two.
 
@@ -76,7 +84,7 @@ class ChildProcess:
     status : socket.socket, optional
         For a worker of the fork server: the socket on which its exit status will come. All other
         processes must be children of this one.
-    server : object, optional
+    server : Waker, optional
         The fork server of the worker. It is kept alive until the worker is closed, because it ends
         when nothing refers to it any more, and its workers end with it.
 
@@ -96,7 +104,7 @@ class ChildProcess:
         connection: socket.socket,
         *kept: io.FileIO,
         status: socket.socket | None = None,
-        server: object | None = None,
+        server: Waker | None = None,
     ) -> None:
         self.pid = pid
         self.connection = connection
@@ -170,6 +178,8 @@ class ChildProcess:
     def end(self, timeout: float = 5.0) -> bool:
         """Kill and collect the process; return whether it has ended within `timeout` seconds."""
         self.kill()
+        if self._server is not None:
+            self._server.wake()  # only a fork server that runs can report the end of a worker
         return self.wait(timeout)
 
     def close(self) -> None:
@@ -264,14 +274,12 @@ def start_python(
     *,
     descriptors: Sequence[int],
     environ: dict[str, str],
-    outputs: Sequence[int] = (1, 2),
 ) -> int:
     """Start another Python interpreter; return its process id.
 
     It calls ``function(*arguments)``, a function of a module in this folder that is named
     ``module.function``, and inherits `descriptors`. It has the interpreter flags and the import
-    path of this process, but does not import the user's script. Its standard input is empty;
-    `outputs` are the descriptors of its standard output and error output.
+    path of this process, but does not import the user's script. Its standard input is empty.
     """
     if not sys.executable:
         raise WorkerStartError(
@@ -290,8 +298,6 @@ def start_python(
         process = subprocess.Popen(
             [sys.executable, *flags, "-c", code],
             stdin=subprocess.DEVNULL,
-            stdout=outputs[0],
-            stderr=outputs[1],
             pass_fds=descriptors,
             env=environ,
         )
