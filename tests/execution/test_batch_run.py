@@ -262,7 +262,7 @@ def test_tokens_of_a_cancelled_batch_that_come_back_late_mean_nothing(
     sent = env.stats.rows_sent
     workers.tokens.put_back(key, (1, 150))
     while len(workers.tokens) or workers.workers[0].busy:
-        time.sleep(1e-3)
+        workers.prepare()  # the worker has reported, and is to serve again
     assert env.stats.rows_sent == sent
     assert_same(env.step_batch(ACTIONS[1:], state), serial.step_batch(ACTIONS[1:], state))
 
