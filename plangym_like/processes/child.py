@@ -31,7 +31,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
-from typing import Protocol
 
 from plangym_like.errors import WorkerStartError
 from plangym_like.support.fork_safety import close_in_copies, new_lock
@@ -64,13 +63,6 @@ _DEFERRED_SECONDS = 3.0
 _main_loop: CodeType | None = None
 
 
-class Waker(Protocol):
-    """The fork server of a worker."""
-
-    def wake(self) -> None:
-        """Let the fork server continue if something has stopped it."""
-
-
 class ChildProcess:
     """A process that the current process owns, and the socket that connects the two.
 
@@ -84,9 +76,9 @@ class ChildProcess:
     status : socket.socket, optional
         For a worker of the fork server: the socket on which its exit status will come. All other
         processes must be children of this one.
-    server : Waker, optional
-        The fork server of the worker. It is kept alive until the worker is closed, because it ends
-        when nothing refers to it any more, and its workers end with it.
+    wake : callable, optional
+        For a worker of the fork server: its `ForkServer.wake`. This reference also keeps the fork
+        server alive until the worker is closed; its workers would end with it.
 
     Attributes
     ----------
@@ -104,14 +96,14 @@ class ChildProcess:
         connection: socket.socket,
         *kept: io.FileIO,
         status: socket.socket | None = None,
-        server: Waker | None = None,
+        wake: Callable[[], None] | None = None,
     ) -> None:
         self.pid = pid
         self.connection = connection
         self.exitcode: int | None = None
         self.ended = False
         self._owner_pid = os.getpid()
-        self._server = server
+        self._wake = wake
         self._status = status
         if status is not None:
             status.setblocking(False)
@@ -178,8 +170,8 @@ class ChildProcess:
     def end(self, timeout: float = 5.0) -> bool:
         """Kill and collect the process; return whether it has ended within `timeout` seconds."""
         self.kill()
-        if self._server is not None:
-            self._server.wake()  # only a fork server that runs can report the end of a worker
+        if self._wake is not None:
+            self._wake()  # only a fork server that runs can report the end of a worker
         return self.wait(timeout)
 
     def close(self) -> None:
@@ -190,7 +182,7 @@ class ChildProcess:
         self.ended = True
         for each in self._closed_with_it:
             each.close()
-        self._server = None
+        self._wake = None
 
     def describe_end(self) -> str:
         """Return a phrase that says how the process ended, and what usually causes this."""
