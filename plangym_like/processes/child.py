@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 
 from plangym_like.errors import WorkerStartError
 from plangym_like.support.fork_safety import close_in_copies, new_lock
@@ -59,8 +59,8 @@ _PIDFD_OPEN = 434
 # `interrupts_deferred` defers Ctrl-C for at most so long.
 _DEFERRED_SECONDS = 3.0
 
-# In a process that works for another one: the function in which it began to do so.
-_main_loop: CodeType | None = None
+# Whether this process works for another one.
+_is_worker = False
 
 
 class ChildProcess:
@@ -378,9 +378,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def serve_another_process() -> None:
-    """Note that the calling function is the main loop of a worker, or of a fork server."""
-    global _main_loop
-    _main_loop = sys._getframe(1).f_code
+    """Note that this process is a worker, or a fork server."""
+    global _is_worker
+    _is_worker = True
 
 
 def platform_has_workers() -> bool:
@@ -402,13 +402,17 @@ def check_can_start() -> None:
             "works: leave out n_workers, isolate and step_timeout, and use same.rollout, or "
             "n_threads=0, to collect data"
         )
-    found = None if _main_loop is None else _importing_frame(sys._getframe(1))
-    if found is not None:
+    # importlib sets this attribute while it runs the code of a module.
+    importing = [
+        name
+        for name, module in list(sys.modules.items())
+        if _is_worker and getattr(getattr(module, "__spec__", None), "_initializing", False)
+    ]
+    if importing:
         raise WorkerStartError(
-            f"the module {found.f_globals.get('__name__')!r} starts workers while it is imported "
-            f"({found.f_code.co_filename}, line {found.f_lineno}). A worker has imported it to "
-            "load its environment. It starts no workers, because these would import the module "
-            "too, and start workers without end. Start workers in a function, or below "
+            f"the module {importing[-1]!r} starts workers while it is imported. A worker has "
+            "imported it to load its environment. It starts no workers, because these would import "
+            "the module too, and start workers without end. Start workers in a function, or below "
             '`if __name__ == "__main__":`, or move the class of the environment to a module that '
             "starts none"
         )
@@ -416,20 +420,4 @@ def check_can_start() -> None:
 
 def is_worker() -> bool:
     """Return whether this process is a worker."""
-    return _main_loop is not None
-
-
-def _importing_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of a module that this thread imports, seen from `frame` outward.
-
-    Code that is run with ``exec`` or `runpy` has such a frame too, but no frame of importlib
-    outside it.
-    """
-    module = None
-    while frame is not None and frame.f_code is not _main_loop:
-        if frame.f_code.co_name == "<module>":
-            module = frame
-        if module is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-            return module
-        frame = frame.f_back
-    return None
+    return _is_worker
