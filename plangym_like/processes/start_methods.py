@@ -149,7 +149,7 @@ class ForkServer:
             answers.close()
             raise
         if pid:
-            return ChildProcess(pid, here, status=answers, server=self)
+            return ChildProcess(pid, here, status=answers, wake=self.wake)
         here.close()
         answers.close()
         return None
