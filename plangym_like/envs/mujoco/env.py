@@ -254,10 +254,6 @@ class MujocoSimulator(GymnasiumSimulator):
             limit=lambda: limit._max_episode_steps,
         )
 
-    def configuration(self) -> tuple[Any, ...]:
-        """Return the number of the robot's own attributes: a replaced method is one more."""
-        return (len(vars(self.base)),)
-
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one of Gymnasium's robots by one frame; return ``None`` if this is not possible.
 
