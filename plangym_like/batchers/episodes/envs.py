@@ -123,7 +123,7 @@ class GymEnv(VecEnv):
         How many environments to make from a callable or an id.
     seed : int
         Environments are seeded when they are first reset, each with a seed of its own that is drawn
-        from `seed`. They are seeded again only after episodes that began in given states.
+        from `seed`. They are seeded again only by episodes that begin in given states.
 
     Raises
     ------

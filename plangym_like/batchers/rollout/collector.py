@@ -40,8 +40,8 @@ from plangym_like.batchers.trees import (
     to_device,
 )
 from plangym_like.batchers.weights import ActorWeights, load_weights
-from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.batchers.workers.group import Closable
+from plangym_like.batchers.workers.hosted import GroupContext
 from plangym_like.errors import InputError
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
@@ -92,8 +92,8 @@ class Collector:
     actor : BaseActorModule
     options : FragmentOptions
     seed : GroupSeed, optional
-        ``seed.lanes`` holds one seed per environment, for its first reset. If episodes begin in
-        given states, the resets after these episodes are seeded from ``seed.words``.
+        ``seed.lanes`` holds one seed per environment, for its first reset. ``seed.words`` seed the
+        random generators of given states.
     streams : RandomStreams
         The random generators of the actor and the environments.
     states : StartStates, optional

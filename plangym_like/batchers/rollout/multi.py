@@ -20,8 +20,8 @@ from plangym_like.batchers.rollout.collector import (
     RolloutWorker,
 )
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
-from plangym_like.batchers.workers.backend import Workers
-from plangym_like.batchers.workers.group import Job, WorkerGroup
+from plangym_like.batchers.workers.group import Job, Workers
+from plangym_like.batchers.workers.remote import start_workers
 from plangym_like.errors import InputError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
@@ -49,7 +49,7 @@ class PooledRollout(RolloutIterator):
         self._n_actors, self._n_per_batch = len(plan.seeds), n_per_batch
         self._n_buffers = n_buffers
         self._ordered, self._max_lag = ordered, max_lag
-        self._workers = WorkerGroup(
+        self._workers = start_workers(
             partial(RolloutWorker, plan),
             self._n_actors,
             workers,

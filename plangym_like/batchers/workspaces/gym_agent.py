@@ -107,10 +107,7 @@ class EpisodeRows:
         self._blank: list[tuple[Sequence[Tensor], EpisodeRow]] = []
 
     def seed(self, seed: Sequence[int]) -> None:
-        """Set the seed of the resets after episodes that begin in given states.
-
-        See `EpisodeLanes`.
-        """
+        """Set the seed of the random generators of given states; see `EpisodeLanes`."""
         self._episodes = EpisodeLanes(self.lanes, seed)
 
     def names(self, prefix: str) -> list[str]:
