@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import as_actions, empty, named_leaves, tensor_layout
+from plangym_like.batchers.trees import empty, fitting, named_leaves, tensor_layout
 from plangym_like.batchers.workspaces.agents import Agent
 from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
@@ -371,7 +371,7 @@ class ParallelGymAgent(Agent):
 
     def _action(self, t: int, name: str, leaf: Leaf) -> NDArray[Any]:
         wanted = (self.num_envs, *leaf.shape)
-        actions = as_actions(self.get((name, t)), wanted, leaf.dtype, f"{name!r} at time {t}")
+        actions = fitting(self.get((name, t)), wanted, leaf.dtype, f"{name!r} at time {t}")
         array: NDArray[Any] = actions.numpy()
         return array
 
