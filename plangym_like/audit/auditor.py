@@ -37,7 +37,6 @@ from plangym_like.errors import (
     ClosedError,
     ImpureEnvironmentError,
     StateCapacityError,
-    StepTimeoutError,
     WorkerError,
 )
 from plangym_like.results import (
@@ -47,7 +46,7 @@ from plangym_like.results import (
     Future,
     Rollout,
 )
-from plangym_like.snapshots.differences import difference, watched_generators, without_clock
+from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 MODES = ("raise", "warn", "off")
@@ -114,9 +113,6 @@ class Auditor:
         The length of the next audit.
     off : bool
         Whether no call is audited, now and later.
-    may_follow : bool
-        Whether audits follow rows. They stop when an action has hung, because a later step might
-        hang as well.
     random : numpy.random.Generator
         The generator that chooses rows.
     """
@@ -135,7 +131,6 @@ class Auditor:
         self.layout, self.executor = layout, executor
         self.stats = executor.stats
         self._mode, self._every = mode, every
-        self.may_follow = True
         self.random = np.random.default_rng(0)
         self.off = mode == "off" or simulator.exactness != "exact"
         # The steps taken so far, those that pay for the audits so far, and those at which the next
@@ -234,7 +229,7 @@ class Auditor:
 
     def _likely_cause(self) -> str:
         outside = "state outside the environment (a class, a module, a file, the clock)"
-        generator = "a random generator that is not saved in the state"
+        generator = "a random generator that is not saved, such as the global one of numpy.random"
         names = " or ".join(self._simulator.suspect_wrappers())
         if not names:
             return f"Likely causes: {outside}, or {generator}."
@@ -310,8 +305,6 @@ class AuditedRows:
     def _compare(self, result: Any) -> None:
         auditor, begun = self._auditor, clock()
         errors = result.infos.errors
-        if any(isinstance(error, StepTimeoutError) for error in errors.values()):
-            auditor.may_follow = False
         places = [place for place, row in enumerate(self._rows) if row not in errors]
         if not places:
             return
@@ -320,8 +313,7 @@ class AuditedRows:
             second = self._again(copy_rows(self._inputs, places), self._options)
             self._check(result, self._rows[places], second, places, _AGAIN)
             compared = len(places)
-            if auditor.may_follow:
-                self._follow(result, int(auditor.random.choice(places)))
+            self._follow(result, int(auditor.random.choice(places)))
         auditor.spend(compared, self._needed, clock() - begun)
 
     # Following a row
@@ -338,8 +330,6 @@ class AuditedRows:
             if number == 0 and not first.horizon:
                 self._check(result, self._rows[[place]], step, [place], _ALONE, _BATCHED)
             error = step.infos.errors.get(0)
-            if isinstance(error, StepTimeoutError):
-                self._auditor.may_follow = False
             if isinstance(error, WorkerError):
                 break
             if error is None:
@@ -392,13 +382,11 @@ class AuditedRows:
     ) -> None:
         """Report the first difference between ``first[rows[i]]`` and ``second[i]``, if any.
 
-        These are results of the audited row at ``places[i]``. `how` says how it was stepped again,
-        and `cause` is the likely cause if none is found.
+        These are results of the audited row at ``places[i]``. `how` and `cause` are those of
+        `Auditor.report`.
         """
         for index, field, values in self._differences(first, np.asarray(rows), second):
-            place = places[index]
-            cause = self._cause(copy_rows(self._inputs, [place])) or cause
-            self._auditor.report(int(self._rows[place]), field, values, how, cause)
+            self._auditor.report(int(self._rows[places[index]]), field, values, how, cause)
             break
 
     def _differences(
@@ -434,14 +422,6 @@ class AuditedRows:
         if name == "infos":
             return difference(without_clock(one[row]), without_clock(other[index]), "info")
         return difference(spaces.take(one, row), spaces.take(other, index), name)
-
-    def _cause(self, inputs: Inputs) -> str:
-        """Return a sentence that says why the rows `inputs` do not repeat; ``""`` if unknown."""
-        cause = ""
-        with watched_generators() as drawn_from, contextlib.suppress(Exception):
-            self._again(inputs)
-            cause = drawn_from().strip()
-        return cause
 
 
 def copy_rows(inputs: Inputs, rows: Any) -> Inputs:

@@ -86,10 +86,68 @@ def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         ExternalProcess(HostedObject)
 
 
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_one_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_methods, "_PATIENCE", 1e6)
+    with ExternalProcess(HostedObject) as old:
+        old.wait_ready(100)
+        pid = start_methods._current.pid
+
+        def stop() -> None:
+            os.kill(pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+        stop()
+        with ExternalProcess(HostedObject) as new:
+            assert new.echo(1) == 1
+        stop()
+        with pytest.raises(WorkerDiedError) as caught:
+            old.end(7)
+        assert caught.value.exitcode == 7
+    assert start_methods._current.pid == pid
+
+
+STOPS_AND_DIES = """
+import os, pathlib, signal, time
+folder = pathlib.Path(__file__).parent
+fuse, told = folder / "fuse", folder / "pid"
+
+def stop():
+    if fuse.exists():
+        (folder / "partial").write_text(str(os.getpid()))
+        (folder / "partial").rename(told)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+def die():
+    if fuse.exists():
+        while not told.exists():
+            time.sleep(0.001)
+        fuse.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.register_at_fork(after_in_child=stop, after_in_parent=die)
+"""
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_one_that_dies_while_a_new_worker_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stops_and_dies.py").write_text(STOPS_AND_DIES)
+    (tmp_path / "fuse").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(start_methods, "_PATIENCE", 1e6)
+    with ExternalProcess(HostedObject, preload=["stops_and_dies"]) as process:
+        assert process.echo(1) == 1
+    pid = int((tmp_path / "pid").read_text())
+    assert pid != process.pid
+    os.kill(pid, signal.SIGCONT)
+    assert wait_until_gone(pid, 100)
+
+
 def _is_forked(process: ExternalProcess) -> bool:
-    """Return whether the process is a copy of the fork server, rather than spawned by it."""
-    assert psutil.Process(process.pid).ppid() == start_methods._current.pid
-    return any("fork_server_main" in word for word in psutil.Process(process.pid).cmdline())
+    """Return whether the process is a copy of the fork server."""
+    return psutil.Process(process.pid).ppid() == start_methods._current.pid
 
 
 @pytest.mark.usefixtures("fresh_fork_server")
