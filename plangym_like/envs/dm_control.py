@@ -286,18 +286,14 @@ class DmControlCodec(Codec):
         for name in (name for name, value in values.items() if _are_numbers(value)):
             self.numbers[name] = slice(end, end + int(np.size(values[name])))
             end = self.numbers[name].stop
-        notes = []
-        if lost := sorted(changed - self.numbers.keys()):
-            notes.append(f"the task keeps attributes that no row holds: {', '.join(lost)}")
+        if lost := ", ".join(sorted(changed - self.numbers.keys())):
+            self.exactness = "approximate"
+            self.exactness_note = f"the task keeps attributes that no row holds: {lost}"
         edited = self._edits.arrays
         carried = {f"model.{name}": array for name, array in edited.items()}
         if self._data.sensordata.size:
             carried["sensordata"] = self._data.sensordata
         self.physics = PhysicsCodec(self.model, self._data, carried)
-        if self.physics.lost:
-            notes.append(self.physics.lost)
-        if notes:
-            self.exactness, self.exactness_note = "approximate", "; ".join(notes)
         self.count_at = self.physics.nbytes
         self.random_at = self.count_at + 8 + 8 * end
         self.nbytes = self.random_at + RANDOM_NBYTES
@@ -457,8 +453,7 @@ class DmControlSimulator(GymnasiumSimulator):
     def _physics_is_usual(self) -> bool:
         runge_kutta = self.codec.model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4
         edits = self.codec.edited or self.codec.task.visualize_reward
-        more = runge_kutta or edits or not self.codec.physics.is_integration
-        return self.base.physics.legacy_step and not more
+        return self.base.physics.legacy_step and not (runge_kutta or edits)
 
     def _write_generator(self, payload: Row, seed: int) -> None:
         random = RestorableRandom(np.random.RandomState())

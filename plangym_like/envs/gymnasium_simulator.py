@@ -11,7 +11,6 @@ import abc
 import copy
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from operator import is_
 from typing import Any, ClassVar, Self
 
 import gymnasium
@@ -210,7 +209,6 @@ class GymnasiumSimulator(RenderingSimulator):
         if self._images:
             self.observation_space = self.image_space()
         self._kernels: dict[str, Kernel | None] = {}
-        self._configured: tuple[Any, ...] = ()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is not None:
@@ -255,10 +253,6 @@ class GymnasiumSimulator(RenderingSimulator):
         if not visible(self.env):
             return NothingSaved([])
         return WrapperState(self.env, self.state_capacity)
-
-    def configuration(self) -> tuple[Any, ...]:
-        """Return the settings on which kernels depend; when one changes, new ones are made."""
-        return ()
 
     # The trial, and copies
 
@@ -529,17 +523,10 @@ class GymnasiumSimulator(RenderingSimulator):
     rollout_rows = step_rows
 
     def kernel_for(self, actions: Any) -> Kernel | None:
-        """Return the kernel for the dtype of `actions`, if any; make it when first needed.
-
-        If the `configuration` has changed, the kernels are made anew.
-        """
+        """Return the kernel for the dtype of `actions`, if any; make it when first needed."""
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
-        then, now = self._configured, self.configuration()
-        if len(now) != len(then) or not all(map(is_, now, then)):
-            self._configured = now
-            kernels.clear()
         if kind not in kernels:
             # ``None`` if another wrapper takes part in steps.
             transforms = self._transforms

@@ -63,6 +63,8 @@ class Robot(abc.ABC):
         ``None`` if it does something else.
     versions : sequence of MjModel
         The versions of the model, if states say in their number ``model`` which is theirs.
+    info_names : sequence of str
+        The keys of the environment's infos, in order.
     """
 
     contact_forces: ClassVar[bool] = False
@@ -73,6 +75,7 @@ class Robot(abc.ABC):
     def __init__(self, env: Any) -> None:
         self.env = env
         self.versions: Sequence[Any] = ()
+        self.info_names: Sequence[str] = ()
 
     def simulation(self) -> tuple[Any, Any, int]:
         """Return the model, the data, and the number of substeps per frame."""
@@ -98,7 +101,10 @@ class Robot(abc.ABC):
 
     @abc.abstractmethod
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        """Return the rewards, terminated flags and infos of all frames, each ``(N, F, ...)``."""
+        """Return the rewards, terminated flags and infos of all frames, each ``(N, F, ...)``.
+
+        Infos may have more keys than `info_names`.
+        """
 
     @abc.abstractmethod
     def observe(self, look: Look, out: Array) -> None:
@@ -156,8 +162,10 @@ class Recording:
         self, numbers: NDArray[np.float64], actions: Array
     ) -> tuple[Array, Array | bool, dict[str, Any]]:
         """Return the result of `Robot.compute_rewards` for the record `numbers`."""
+        frames, robot = Frames(numbers, self.places, actions), self.robot
         with np.errstate(all="ignore"):
-            return self.robot.compute_rewards(Frames(numbers, self.places, actions))
+            rewards, ended, infos = robot.compute_rewards(frames)
+        return rewards, ended, {name: infos[name] for name in robot.info_names}
 
     def observe(self, numbers: NDArray[np.float64], out: Array) -> None:
         """Write the observations of the data `numbers` ``(..., W)`` into `out`."""

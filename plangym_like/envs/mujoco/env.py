@@ -5,7 +5,7 @@ Payload of a row::
     ...         MuJoCo's integration state, float64
     ...         the arrays that the robot's ``step`` reads before it simulates (Ant's torso
                 position, ...); with ``render_mode="rgb_array"``, the data that images are rendered
-                from; if bodies are flexible, all arrays of ``MjData``
+                from
     40 bytes    the random generator
     ...         the wrappers' state
 
@@ -101,21 +101,14 @@ class MujocoCodec(PhysicsCodec, Codec):
         carried = {**carried, **{f"model.{name}": edited_arrays[name] for name in edited_arrays}}
         versions = () if self.robot is None else self.robot.versions
         super().__init__(base.model, base.data, carried, len(versions))
-        self._note_inexactness()
         if self.robot is not None:
             self._find_columns()
-
-    def _note_inexactness(self) -> None:
-        base, notes = self._base, []
-        if self.robot is None:
-            notes.append(
-                f"{type(base).__name__} is not one of Gymnasium's own robots: its own "
-                "attributes, and contacts that it reads before it simulates, are not in the rows"
-            )
-        if self.lost:
-            notes.append(self.lost)
-        if notes:
-            self.exactness, self.exactness_note = "approximate", "; ".join(notes)
+            return
+        self.exactness = "approximate"
+        self.exactness_note = (
+            f"{type(base).__name__} is not one of Gymnasium's own robots: its own attributes, and "
+            "contacts that it reads before it simulates, are not in the rows"
+        )
 
     @property
     def edits_model(self) -> bool:
@@ -142,6 +135,8 @@ class MujocoCodec(PhysicsCodec, Codec):
         info = self._base.step(trial_actions(self._base.action_space, "d")[0])[4]
         self.write(memory)
         self.info_types = {name: type(value) for name, value in info.items()}
+        assert self.robot is not None
+        self.robot.info_names = tuple(info)
         arrays = {name: np.asarray(value) for name, value in info.items()}
         self.columns = {name: (array.shape, array.dtype) for name, array in arrays.items()}
 
@@ -219,8 +214,8 @@ class MujocoSimulator(GymnasiumSimulator):
             self.reset_once()
         images, robot_class = self.render_mode == "rgb_array", self.robot_class(self.base)
         codec = MujocoCodec(self.base, robot_class, images=images, edited=edited)
-        # MuJoCo uses numbers in these arrays as indices without checking them.
-        self.checksum = not codec.is_integration or bool(codec.robot and codec.robot.versions)
+        # A damaged number of a version is an index of a list.
+        self.checksum = bool(codec.robot and codec.robot.versions)
         return codec
 
     def _moments(self) -> Iterator[None]:
@@ -240,8 +235,7 @@ class MujocoSimulator(GymnasiumSimulator):
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel for the robot, or ``None`` if there is none."""
         robot = self.codec.robot
-        codec = self.codec
-        if self.plain_infos or robot is None or not codec.is_integration or codec.edits_model:
+        if self.plain_infos or robot is None or self.codec.edits_model:
             return None
         assert isinstance(self.frameskip, int)
         limit: Any = self.time_limit
@@ -253,10 +247,6 @@ class MujocoSimulator(GymnasiumSimulator):
             elapsed_at=None if limit is None else self.wrappers_at,
             limit=lambda: limit._max_episode_steps,
         )
-
-    def configuration(self) -> tuple[Any, ...]:
-        """Return the number of the robot's own attributes: a replaced method is one more."""
-        return (len(vars(self.base)),)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one of Gymnasium's robots by one frame; return ``None`` if this is not possible.

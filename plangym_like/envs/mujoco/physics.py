@@ -4,7 +4,7 @@ MuJoCo starts each step from its "integration state" (time, positions, velocitie
 warm start of the solver, controls, applied forces, mocap poses, ...). All other arrays of
 ``MjData`` are derived from it, but not always from the latest state: after ``mj_step``, bodies have
 the positions from before the last integration. So a derived array is saved too if it is read before
-the next step computes it again. If a model has flexible bodies, these are all arrays.
+the next step computes it again.
 
 State rows do not hold the model, except for the arrays that episodes or wrappers change.
 
@@ -34,7 +34,7 @@ _ANY_SIZE = ("history", "plugin_state", "userdata")
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
 # A copy of the model's list of plugins, and pointers to their data.
-PLUGINS = frozenset(("plugin", "plugin_data"))
+_PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
 PARTS = {
     _NAMES.get(name, name): flag
@@ -48,7 +48,7 @@ PARTS = {
 _DRAWN = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "subtree_com"),
     *("geom_xpos", "geom_xmat", "site_xpos", "site_xmat", "cam_xpos", "cam_xmat"),
-    *("light_xpos", "light_xdir", "flexvert_xpos", "flexedge_length", "actuator_length"),
+    *("light_xpos", "light_xdir", "actuator_length"),
     *("ten_length", "ten_wrapadr", "ten_wrapnum", "wrap_obj", "wrap_xpos"),
 )
 
@@ -73,10 +73,6 @@ class PhysicsCodec:
         Bytes of the whole state.
     carried : tuple of str
         The names of the carried arrays.
-    is_integration : bool
-        Whether the next step needs the integration state alone.
-    lost : str
-        What the next step needs although no state holds it; empty if there is nothing.
     slices : list of (array, slice)
         Each carried array as bytes, and its position in a payload.
     places : dict of str to (slice, shape)
@@ -85,16 +81,16 @@ class PhysicsCodec:
     Raises
     ------
     SnapshotError
-        Bodies of the model may sleep.
+        The model has flexible bodies, plugins, or bodies that may sleep.
     """
 
     def __init__(
         self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]], versions: int = 0
     ) -> None:
-        if may_sleep(model):
+        if found := _not_restored(model):
             raise SnapshotError(
-                'bodies of this model may fall asleep (<flag sleep="enable"/>), and MuJoCo does '
-                "not restore which of them sleep; disable this flag, or use snapshot='replay'"
+                f"this model has {found}, of which MuJoCo does not restore everything; use "
+                "snapshot='replay'"
             )
         self._model, self._data = model, data
         self._size = int(mujoco.mj_stateSize(model, INTEGRATION))
@@ -102,15 +98,11 @@ class PhysicsCodec:
         self.places = _parts(model, data)
         self._versions = versions
         self._names = (*self.places, *(("model",) if versions else ()))
-        self.is_integration = not model.nflex
-        if model.nflex:
-            carried = {**carried, **derived(data)}
         self.carried = tuple(carried)
         self.slices, self.nbytes = lay_out(carried, self.state_nbytes, self.places)
         # The padding after arrays whose size is not a multiple of 8 bytes.
         ends = (place.stop for _, place in self.slices)
         self._gaps = [slice(end, padded(end)) for end in ends if end % 8]
-        self.lost = "plugins have internal state (plugin_data)" if model.nplugin else ""
 
     def read(self, payload: Row) -> None:
         """Copy the simulation's state into `payload`, ``(nbytes,)`` or longer."""
@@ -200,10 +192,12 @@ class PhysicsCodec:
         return value
 
 
-def may_sleep(model: Any) -> bool:
-    """Return whether bodies of `model` may fall asleep (``<flag sleep="enable"/>``)."""
-    flag = getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", None)
-    return flag is not None and bool(model.opt.enableflags & int(flag))
+def _not_restored(model: Any) -> str:
+    """Return what of `model` has a state that MuJoCo does not restore; empty if nothing has."""
+    sleep = getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0)
+    if model.opt.enableflags & int(sleep):
+        return 'bodies that may fall asleep (<flag sleep="enable"/>)'
+    return "flexible bodies" if model.nflex else "plugins" if model.nplugin else ""
 
 
 def lay_out(
@@ -237,9 +231,9 @@ def derived(data: Any) -> dict[str, NDArray[Any]]:
     """Return every array of `data` that has a fixed size and is not in the integration state.
 
     Contacts and constraints are not included: their number changes from step to step, and they are
-    stored elsewhere. Pointers to the data of plugins are not included either.
+    stored elsewhere.
     """
-    first, parts = address_of(data.qpos), PARTS.keys() | PLUGINS
+    first, parts = address_of(data.qpos), PARTS.keys() | _PLUGINS
     found = {}
     for name in dir(data):
         array = getattr(data, name, None)
