@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import torch
 
-from plangym_like.batchers.weights import VersionedTree
+from plangym_like.batchers.trees import clone_tree
 from plangym_like.batchers.workers.hosted import GroupContext, HostedObjects
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.sites import check_resources
@@ -265,9 +265,10 @@ class WorkerGroup(abc.ABC):
         return list(range(worker, self.num_groups, self.num_workers))
 
     def publish(self, tree: Any) -> int:
-        """Let hosted objects load the tree of tensors `tree` by ``context.load(known)``.
+        """Let the jobs submitted from now on load a copy of `tree` by ``context.load(known)``.
 
-        A job that has begun already may still load the previous tree, but never a mixture.
+        `tree` is a tree of tensors on any device. Jobs that were submitted before load what was
+        published then.
 
         Returns
         -------
@@ -433,9 +434,10 @@ class LocalWorkers(WorkerGroup):
     """
 
     def _start(self) -> None:
-        self._published: VersionedTree | None = None
+        self._published: tuple[int, Any] = (-1, None)
         self._hosted: HostedObjects | None = None
-        self._waiting: list[tuple[Job, tuple[Any, ...]]] = []
+        # Each job with its arguments, and what was published when it was submitted.
+        self._waiting: list[tuple[Job, tuple[Any, ...], tuple[int, Any]]] = []
 
     def describe(self, worker: int) -> str:
         return "this process"
@@ -444,14 +446,14 @@ class LocalWorkers(WorkerGroup):
         return True
 
     def _publish(self, tree: Any, version: int) -> None:
-        self._published = VersionedTree.of(tree, version)
+        self._published = version, clone_tree(tree)
 
     def _send(self, job: Job, args: tuple[Any, ...]) -> None:
         job.call = concurrent.futures.Future()
-        self._waiting.append((job, args))
+        self._waiting.append((job, args, self._published))
 
     def _wait(self, seconds: float, group: int | None) -> None:
-        chosen = next((pair for pair in self._waiting if group in (None, pair[0].group)), None)
+        chosen = next((each for each in self._waiting if group in (None, each[0].group)), None)
         if chosen is None:
             return
         # The job is done already if an interrupt came before it was removed from the list.
@@ -459,14 +461,14 @@ class LocalWorkers(WorkerGroup):
             self._execute(*chosen)
         self._waiting.remove(chosen)
 
-    def _execute(self, job: Job, args: tuple[Any, ...]) -> None:
+    def _execute(self, job: Job, args: tuple[Any, ...], published: tuple[int, Any]) -> None:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             if self._hosted is None:
                 groups = range(self.num_groups)
                 self._hosted = HostedObjects(self.make_object, groups, own_process=False)
-            self._hosted.published = self._published
+            self._hosted.published = published
             job.call.set_result(self._hosted.call(job.group, job.method, *args))
         except Exception as error:
             job.call.set_exception(error)

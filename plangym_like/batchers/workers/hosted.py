@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
-from plangym_like.batchers.trees import tensor_over
-from plangym_like.batchers.weights import VersionedTree
+from plangym_like.batchers.trees import clone_tree
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.vector.memory import attach_arrays
@@ -20,7 +19,8 @@ from plangym_like.vector.tree import Leaf
 
 def control_layout(num_groups: int) -> Any:
     """Return the layout of the control memory: a heartbeat for each group, and the stop flag."""
-    return {"beats": Leaf((num_groups,), torch.int64), "stop": Leaf((1,), torch.int64)}
+    dtype = np.dtype(np.int64)
+    return {"beats": Leaf((num_groups,), dtype), "stop": Leaf((1,), dtype)}
 
 
 class StoppedError(Exception):
@@ -57,19 +57,20 @@ class GroupContext:
             control = self._host.control
             if control is None:
                 return
-            self._beats = memoryview(control["beats"].numpy())
-            self._stop = memoryview(control["stop"].numpy())
+            self._beats = memoryview(control["beats"])
+            self._stop = memoryview(control["stop"])
         self._beats[self.group] += 1
         if self._stop[0]:
             raise StoppedError("the workers are being closed")
 
     def load(self, known: int) -> tuple[int, Any] | None:
-        """Return the version and a copy of the tree that the owner has published.
+        """Return what was published last when the current job was submitted: its version, and a
+        copy of the tree.
 
-        Return ``None`` if the version is `known`, or if nothing has been published.
+        Return ``None`` if the version is `known`, or if nothing was published.
         """
-        published = self._host.published
-        return None if published is None else published.read(known)
+        version, tree = self._host.published
+        return None if version in (-1, known) else (version, clone_tree(tree))
 
 
 class HostedObjects:
@@ -86,11 +87,11 @@ class HostedObjects:
     Attributes
     ----------
     own_process : bool
-    control : tree of Tensor or None
+    control : tree of array or None
         Memory of the layout `control_layout`, which is shared with the owner's process, or read for
         it; ``None`` in that process itself.
-    published : VersionedTree or None
-        What the owner has published.
+    published : (int, tree of Tensor)
+        What was published last when the current job was submitted, and its version; -1 if nothing.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class HostedObjects:
             torch.set_num_threads(1)
         self.own_process = own_process
         self.control = control
-        self.published: VersionedTree | None = None
+        self.published: tuple[int, Any] = (-1, None)
         self._objects: dict[int, Any] = {}
         self._failure: BaseException | None = None
         trials = KnownTrials()
@@ -119,28 +120,13 @@ class HostedObjects:
                     self.close()
                 raise
 
-    def attach(self, kind: str, layout: Any, *, fds: Sequence[int]) -> None:
-        """Map shared memory. If this fails, every later `call` fails too.
-
-        Parameters
-        ----------
-        kind : {"control", "published"}
-            The attribute that it belongs to.
-        """
-        (fd,) = fds
+    def attach(self, layout: Any, *, fds: Sequence[int]) -> None:
+        """Map the control memory. If this fails, every later `call` fails too."""
         try:
-            # Mapping the memory closes its descriptor, but locks need one.
-            lock = os.dup(fd) if kind == "published" else -1
-            tree = attach_arrays(fd, layout, tensor_over)
+            self.control = attach_arrays(fds[0], layout)
         except BaseException as error:
             self._failure = error
             raise
-        if kind == "control":
-            self.control = tree
-            return
-        if self.published is not None:
-            self.published.close()
-        self.published = VersionedTree(tree, lock)
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """Call `method` on the object of `group`, and return its result."""
