@@ -152,10 +152,10 @@ def copy_fitting(rows: Any, value: Any, place: str, error: type[InputError] = Ac
         return
     try:
         tree_map(lambda part, leaf: copy_fitting(part, leaf, place, error), rows, value)
-    except (KeyError, TypeError, ValueError) as mismatch:
+    except (IndexError, KeyError, TypeError, ValueError) as mismatch:
         if isinstance(mismatch, InputError):
             raise
-        text = f"{place} differ in structure from the first: {value!r:.200}"
+        text = f"{place} must have the structure of {rows!r:.200}, got {value!r:.200}"
         raise error(text) from mismatch
 
 

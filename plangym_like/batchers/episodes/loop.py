@@ -442,12 +442,6 @@ class EpisodeWorker:
         states = {} if everyone.states is None else {"states": everyone.states}
         self._observation, self._running = self._env.reset(everyone.env_info, **states)
         self._agent_info = everyone.agent_info
-        if n < len(self._running) and self._env.stop_from(n):
-            rows = self._running < n
-            self._running = self._running[rows]
-            self._observation = _rows(self._observation, rows)
-            if self._agent_info is not None:
-                self._agent_info = _rows(self._agent_info, rows)
 
     def _play(self, n: int, num_steps: int | None) -> Steps | None:
         """Step until none of the first `n` environments is running, or `num_steps` times.

@@ -122,8 +122,8 @@ class PooledRollout(RolloutIterator):
                 self._pending.remove(job)
                 self._gathered.append(job)
 
-    def _close(self) -> None:
-        self._workers.close()
+    def _close(self, timeout: float) -> None:
+        self._workers.close(timeout)
 
 
 def rollout(

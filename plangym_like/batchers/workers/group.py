@@ -107,13 +107,19 @@ class Closable(abc.ABC):
             raise ClosedError(f"this {type(self).__name__} {self._end}")
 
     @abc.abstractmethod
-    def _close(self) -> None:
-        """End all workers, including hung ones. This may be called more than once."""
+    def _close(self, timeout: float) -> None:
+        """End all workers; kill those still running after about `timeout` seconds.
 
-    def close(self) -> None:
-        """End all workers within a few seconds; calling it again does nothing."""
+        This may be called more than once.
+        """
+
+    def close(self, timeout: float = 3.0) -> None:
+        """End all workers; kill those still running after about `timeout` seconds.
+
+        Calling it again does nothing. Results that were returned before stay valid.
+        """
         self._end = self._end or "has been closed; make another one"
-        self._close()
+        self._close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +153,7 @@ class Job:
     block: SharedBlock | None = None
 
 
-class WorkerGroup(abc.ABC):
+class WorkerGroup(Closable):
     """Hosts one object for each group of lanes in workers, and runs the objects' methods as jobs.
 
     There is a subclass for each kind of worker; `start_workers` chooses it. The constructor starts
@@ -195,7 +201,6 @@ class WorkerGroup(abc.ABC):
         self.make_object, self.options = make_object, options
         self.name, self.preload = name, preload
         self._jobs: list[Job] = []
-        self._end: str | None = None
         self._version = -1
         self._start()
         # When each worker last made progress; whether it was ready then, and its heartbeat count.
@@ -246,13 +251,6 @@ class WorkerGroup(abc.ABC):
         """Return how many times the worker has reported progress, as far as is known."""
         return 0
 
-    @abc.abstractmethod
-    def _close(self, timeout: float) -> None:
-        """Close the hosted objects; kill workers still running after about `timeout` seconds.
-
-        Results that were read before stay valid.
-        """
-
     # What they have in common
 
     def count_workers(self, num_cores: int) -> int:
@@ -275,7 +273,7 @@ class WorkerGroup(abc.ABC):
         int
             The version of the tree: 0 at first, and 1 more with each call.
         """
-        self._check_usable()
+        self._check_open()
         self._version += 1
         self._publish(tree, self._version)
         return self._version
@@ -285,7 +283,7 @@ class WorkerGroup(abc.ABC):
 
         A large result of the job is valid until it is given to `release`.
         """
-        self._check_usable()
+        self._check_open()
         job = Job(group, group % self.num_workers, method)
         if not any(other.worker == job.worker for other in self._jobs):
             self._progress_at[job.worker] = time.monotonic()
@@ -310,7 +308,7 @@ class WorkerGroup(abc.ABC):
         ClosedError
             The workers have been closed.
         """
-        self._check_usable()
+        self._check_open()
         if not self._jobs or not self.wait_until_done(job, timeout):
             return None
         done = self._next_done(job)
@@ -328,14 +326,14 @@ class WorkerGroup(abc.ABC):
             As in `wait`.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self._check_usable()
+        self._check_open()
         while self._jobs and self._next_done(job) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             self._wait(min(left, _CHECK_SECONDS), None if job is None else job.group)
             self._check_all_progress()
-            self._check_usable()
+            self._check_open()
         return True
 
     def run(self, group: int, method: str, *args: Any) -> Any:
@@ -395,36 +393,20 @@ class WorkerGroup(abc.ABC):
 
     def _fail(self, error: BaseException, job: Job) -> None:
         """Close all workers; raise `error` with a note that names the job's worker and groups."""
+        if isinstance(error, StopIteration) or not isinstance(error, Exception):
+            # Raised unchanged, it would end the caller's loop, or the program.
+            text = f"an environment, actor or factory raised {error!r}"
+            error, error.__cause__ = RuntimeError(text), error
         groups, where = f"group {job.group}", self.describe(job.worker)
         if not self._is_ready(job.worker):
             groups = f"groups {self.groups_of(job.worker)}"
-        self._end = f"they were closed when {groups} in {where} failed: {error}"
+        self._end = f"was closed when {groups} in {where} failed: {error}"
         error.add_note(f"in {where}, {groups}")
         try:
             self.close(timeout=1.0)
         except Exception as second:
             error.add_note(f"closing the environments failed, too: {second!r}")
         raise error
-
-    def _check_usable(self) -> None:
-        if self._end is not None:
-            raise ClosedError(f"these {self.name}s cannot be used any more: {self._end}")
-
-    def close(self, timeout: float = 3.0) -> None:
-        """Close all workers; kill those still running after about `timeout` seconds.
-
-        Calling it again does nothing.
-        """
-        if self._end is None:
-            self._end = "they have been closed"
-        self._jobs.clear()
-        self._close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class LocalWorkers(WorkerGroup):

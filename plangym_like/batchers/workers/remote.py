@@ -18,7 +18,6 @@ from plangym_like.batchers.workers.group import Job, LocalWorkers, WorkerGroup, 
 from plangym_like.batchers.workers.hosted import (
     GroupContext,
     HostedObjects,
-    control_layout,
     with_settings_of_here,
 )
 from plangym_like.cluster import ray_session
@@ -34,8 +33,7 @@ from plangym_like.processes.shared_memory import SharedBlock, as_bytes, attach
 from plangym_like.processes.wire import dumps, dumps_by_value, loads
 from plangym_like.results import Stats
 from plangym_like.states.rows import adopt_session_key, session_key
-from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import tree_leaves, zeros
+from plangym_like.vector.tree import tree_leaves
 
 # Imported once in the fork server from which workers are forked.
 _PRELOAD = ("torch", "plangym_like.batchers.workers.remote")
@@ -139,7 +137,8 @@ class ProcessWorkers(WorkerGroup):
     def _start(self) -> None:
         check_can_start()
         self.num_workers = self.count_workers(len(os.sched_getaffinity(0)))
-        self._control = SharedArrays(control_layout(self.num_groups))
+        self._control_block = SharedBlock(8 * (self.num_groups + 1))
+        self._control = as_bytes(self._control_block.memory).view(np.int64)
         # What was published: its version, itself, and the memory that it is in if it is large. For
         # each worker, the version that it has.
         self._published: tuple[int, Shipment | None, SharedBlock | None] = (-1, None, None)
@@ -164,8 +163,7 @@ class ProcessWorkers(WorkerGroup):
                     name=f"{self.name}-{number}",
                 )
                 self._workers.append(WorkerHandle(process, number))
-                layout, fds = self._control.layout, [self._control.fd]
-                process.apply(HostedObjects.attach, layout, fds=fds)
+                process.apply(HostedObjects.attach_control, fds=[self._control_block.fd])
             self._pool = WorkerPool(self._workers, counts=Stats())
         except BaseException:
             self._close(0.0)
@@ -240,15 +238,14 @@ class ProcessWorkers(WorkerGroup):
         self._pool.wait(max(0.0, seconds))
 
     def _beats(self, worker: int) -> int:
-        beats = self._control.arrays["beats"].tolist()
-        return sum(beats[group] for group in self.groups_of(worker))
+        return int(self._control[1:][self.groups_of(worker)].sum())
 
     def _close(self, timeout: float) -> None:
         # Running jobs end at their next step.
-        self._control.arrays["stop"].fill(1)
+        self._control[0] = 1
         self._pool.close(timeout)
         self._workers.clear()
-        self._control.close()
+        self._control_block.close()
         for block in self._blocks:
             block.close()
         self._blocks.clear()
@@ -280,7 +277,7 @@ class RayHost:
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
         self._recipe, self._groups = recipe, groups
-        self._control = zeros(control_layout(num_groups), ())
+        self._control = np.zeros(num_groups + 1, np.int64)
         self._hosted: HostedObjects | None = None
         self._failure: bytes | None = None
 
@@ -316,11 +313,11 @@ class RayHost:
 
     def beats(self) -> int:
         """Return how often the objects have reported progress."""
-        return int(self._control["beats"].sum())
+        return int(self._control[1:].sum())
 
     def stop(self) -> None:
         """End the current job at its next step."""
-        self._control["stop"].fill(1)
+        self._control[0] = 1
 
     def close(self) -> None:
         """Close the objects, once the current job has ended."""

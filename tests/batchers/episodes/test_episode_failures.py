@@ -42,7 +42,7 @@ def fail(batcher: Any, error: Any, match: str) -> BaseException:
         with pytest.raises(error, match=match) as caught:
             batcher.get()
         assert time.monotonic() - begin < 100
-        with pytest.raises(ClosedError, match="they were closed when"):
+        with pytest.raises(ClosedError, match="was closed when"):
             batcher.get()
     assert not any(map(psutil.pid_exists, pids))
     return caught.value

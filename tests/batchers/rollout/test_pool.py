@@ -15,7 +15,6 @@ from counting import Count, Follower
 
 from plangym_like.batchers import Workers
 from plangym_like.batchers.rollout import BaseActorModule, multi, same
-from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
     InputError,
@@ -84,7 +83,8 @@ def test_environments_are_closed_if_that_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine, workers may take longer than the default to end.
-    monkeypatch.setattr(WorkerGroup, "close", partialmethod(WorkerGroup.close, timeout=100))
+    close_in_time = partialmethod(multi.PooledRollout.close, timeout=100)
+    monkeypatch.setattr(multi.PooledRollout, "close", close_in_time)
 
     class Closing(Count):
         def close(self) -> None:
@@ -239,8 +239,8 @@ class _Wrong(BaseActorModule):
     ("answer", "message"),
     [
         (lambda obs: obs, r"\(actions, hx, info\)"),
-        (lambda obs: (obs, (), {}), r"must have the shape \(1, 1\)"),
-        (lambda obs: ({"x": obs}, (), {}), "must be a tree of tensors like the action space"),
+        (lambda obs: (obs, (), {}), r"must be a tensor \(1, 1\)"),
+        (lambda obs: ({"x": obs}, (), {}), "must be a tensor .*got dict"),
         (lambda obs: (obs[..., 0].long(), (), {"value": torch.zeros(1)}), r"axes \(T, B\)"),
     ],
 )
