@@ -20,7 +20,7 @@ from plangym_like.batchers.trees import (
     to_device,
 )
 from plangym_like.errors import InputError
-from plangym_like.vector.tree import Leaf, as_numbers, take, tree_map
+from plangym_like.vector.tree import NUMERIC_KINDS, Leaf, take, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -374,7 +374,7 @@ class InfoColumns:
                 self._note(place, column, value, t, lane)
 
     def _note(self, path: Path, column: NDArray[Any] | None, value: Any, t: int, lane: int) -> None:
-        array = as_numbers(value)
+        array = _as_numbers(value)
         if array is None:
             return
         try:
@@ -450,3 +450,18 @@ def _other_shape(path: Path, first: Any, now: Any, lane: int | None = None) -> I
 
 def _named(path: Path) -> str:
     return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+
+
+def _as_numbers(value: Any) -> NDArray[Any] | None:
+    """Return a number, list or tensor as an array of numbers; ``None`` if it is something else.
+
+    A tensor of dtype ``bfloat16``, which NumPy does not have, becomes ``float32``.
+    """
+    try:
+        if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
+            value = value.detach().cpu()
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return array if array.dtype.kind in NUMERIC_KINDS else None
