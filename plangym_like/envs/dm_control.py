@@ -17,7 +17,6 @@ does the same after every step, so the result is the same.
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib.metadata
 import re
 import struct
@@ -38,6 +37,7 @@ from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot, RobotKern
 from plangym_like.envs.mujoco.physics import (
     EditedArrays,
     PhysicsCodec,
+    begun_episodes,
     model_digest,
 )
 from plangym_like.envs.rendering import draw_without_a_display
@@ -47,7 +47,6 @@ from plangym_like.states.rows import Row
 
 _SHIMMY = re.compile(r"dm_control/(?P<domain>\w+)-(?P<task>\w+)-v0")
 _PLAIN = re.compile(r"(?P<domain>[A-Za-z]\w*)-(?P<task>[A-Za-z]\w*)")
-_TRIALS = 3
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 # Options of images, which do not affect the state.
 _DRAWN = ("width", "height", "camera_id")
@@ -307,17 +306,10 @@ class DmControlCodec(Codec):
         Yield after each reset and step.
         """
         remembered = dict(vars(self.task))
-        # Sampling from the environment's own space would change its random sequence.
-        actions = copy.deepcopy(self._base.action_space)
-        actions.seed(0)
-        for seed in range(_TRIALS):
-            env.reset(seed=seed)
-            yield
-            for _ in range(2):
-                env.step(np.clip(actions.sample(), -1, 1))
-                yield
-                now = vars(self.task)
-                changed |= {name for name in now if _differs(now[name], remembered.get(name))}
+        for moment in begun_episodes(env):
+            yield moment
+            now = vars(self.task)
+            changed |= {name for name in now if _differs(now[name], remembered.get(name))}
         self._base.seeded = False
 
     def fingerprint_fields(self) -> Mapping[str, Any]:

@@ -83,6 +83,7 @@ def test_the_first_reward_after_a_restore_is_not_counted_from_another_branch(epi
             np.testing.assert_array_equal(batch.states[0], played[order[0] + 1][0])
 
 
+@pytest.mark.full
 def test_every_check_passes():
     report = check_env(GAME, states=2, steps=3, workers=(), frameskip=4)
     assert report.ok, str(report)

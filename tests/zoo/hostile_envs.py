@@ -19,7 +19,6 @@ import numpy as np
 from gymnasium import spaces
 
 EARLY, LATE = 1, 30
-MODULE = {"count": 0}
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -152,18 +151,6 @@ class Closure(Walk):
         return self.count()
 
 
-class InSpaces(Walk):
-    """Counts on its action space, which snapshots take for configuration."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = spaces.Discrete(3)
-
-    def extra(self, action: int) -> float:
-        self.action_space.count = getattr(self.action_space, "count", 0) + 1
-        return self.action_space.count % 7 / 7
-
-
 # Randomness
 
 
@@ -182,15 +169,6 @@ class OwnRandom(Walk):
 
     def extra(self, action: int) -> float:
         return self.own.random() + self.other.random()
-
-
-class SharedGenerator(Walk):
-    """All copies draw from one generator of the module."""
-
-    generator = np.random.default_rng(0)
-
-    def extra(self, action: int) -> float:
-        return float(self.generator.random())
 
 
 # Clocks, addresses, hashes
@@ -311,8 +289,8 @@ def late(kind: type[Walk]) -> type[Walk]:
 
 
 _SUDDEN: tuple[type[Walk], ...] = (
-    *(ClassCounter, Closure, InSpaces, NumpyGlobal, SharedGenerator),
-    *(WallClock, IdentitySet, StringSet, ForgetsItself, NoObservation),
+    *(ClassCounter, Closure, NumpyGlobal, WallClock),
+    *(IdentitySet, StringSet, ForgetsItself, NoObservation),
 )
 # Workers find these classes by name.
 globals().update({kind.__name__: kind for kind in map(late, _SUDDEN)})

@@ -17,10 +17,9 @@ vectorised. The results are the same.
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import gymnasium
@@ -42,6 +41,7 @@ from plangym_like.envs.mujoco.physics import (
     INTEGRATION,
     EditedArrays,
     PhysicsCodec,
+    begun_episodes,
     derived,
     drawn,
     model_digest,
@@ -55,8 +55,6 @@ from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, s
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 logger = logging.getLogger("plangym_like")
-# The number of episodes whose first steps show what wrappers change.
-_TRIALS = 3
 
 
 class MujocoCodec(PhysicsCodec, Codec):
@@ -209,28 +207,13 @@ class MujocoSimulator(GymnasiumSimulator):
             )
         edited = None
         if self._edits_model:
-            edited = EditedArrays(self.base.model, self._moments())
-        else:
-            self.reset_once()
+            edited = EditedArrays(self.base.model, begun_episodes(self.env))
+        self.reset_once()
         images, robot_class = self.render_mode == "rgb_array", self.robot_class(self.base)
         codec = MujocoCodec(self.base, robot_class, images=images, edited=edited)
         # A damaged number of a version is an index of a list.
         self.checksum = bool(codec.robot and codec.robot.versions)
         return codec
-
-    def _moments(self) -> Iterator[None]:
-        """Play some steps of the chain, and reset it; yield after each reset and step."""
-        self.reset_once()
-        actions = copy.deepcopy(self.env.action_space)
-        actions.seed(0)
-        for seed in range(_TRIALS):
-            self.env.reset(seed=seed)
-            yield
-            with contextlib.suppress(Exception):
-                for _ in range(2):
-                    self.env.step(actions.sample())
-                    yield
-        self.reset_once()
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel for the robot, or ``None`` if there is none."""

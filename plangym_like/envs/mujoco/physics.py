@@ -13,9 +13,10 @@ See "The State" in the chapter "Computation" of MuJoCo's documentation.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -31,6 +32,8 @@ INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 # Parts with numbers of any size. MuJoCo resets a simulation with larger numbers than `mjMAXVAL`.
 _ANY_SIZE = ("history", "plugin_state", "userdata")
+# The number of episodes whose first steps show what changes.
+_TRIALS = 3
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
 # A copy of the model's list of plugins, and pointers to their data.
@@ -294,6 +297,20 @@ def _options(model: Any, without: Collection[str]) -> dict[str, Any]:
         names = [f"{group}.{name}" for name in dir(part) if name[0] != "_"]
         found.update({name: attrgetter(name)(model) for name in names if name not in without})
     return copy.deepcopy(found)
+
+
+def begun_episodes(env: Any) -> Iterator[None]:
+    """Play the first two steps of some episodes of `env`; yield after each reset and step."""
+    # Sampling from the environment's own space would change its random sequence.
+    actions = copy.deepcopy(env.action_space)
+    actions.seed(0)
+    for seed in range(_TRIALS):
+        env.reset(seed=seed)
+        yield
+        with contextlib.suppress(Exception):
+            for _ in range(2):
+                env.step(actions.sample())
+                yield
 
 
 class EditedArrays:

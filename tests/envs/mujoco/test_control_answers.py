@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
 from plangym_like import make_mujoco
-from plangym_like.planners import CEM, ICEM, MPPI, play
+from plangym_like.planners import CEM, ICEM, play
 
 TIME, HORIZON = 0.05, 10
 MASS = f"""
@@ -24,20 +24,6 @@ MASS = f"""
   <motor joint="x" ctrlrange="-20 20" ctrllimited="true"/>
 </actuator></mujoco>
 """
-ARM = """
-<mujoco><option timestep="0.01" gravity="0 0 0"/><worldbody><body>
-  <joint name="shoulder" axis="0 0 1" damping="0.001"/>
-  <geom type="capsule" fromto="0 0 0 0.1 0 0" size="0.01"/>
-  <body pos="0.1 0 0">
-    <joint name="elbow" axis="0 0 1" damping="0.001" range="-170 170" limited="true"/>
-    <geom type="capsule" fromto="0 0 0 0.11 0 0" size="0.01"/><site name="tip" pos="0.11 0 0"/>
-  </body>
-</body></worldbody><actuator>
-  <motor joint="shoulder" gear="0.02" ctrlrange="-1 1" ctrllimited="true"/>
-  <motor joint="elbow" gear="0.02" ctrlrange="-1 1" ctrllimited="true"/>
-</actuator></mujoco>
-"""
-GOAL = np.array([-0.05, 0.12, 0.0])
 
 
 def squares(data: Any) -> Any:
@@ -66,21 +52,6 @@ def test_the_first_actions_are_those_of_the_linear_quadratic_regulator() -> None
             plan = CEM(env, horizon=HORIZON, batch=200).plan(state, budget=100_000, seed=0)
             assert plan.actions[0, 0] == pytest.approx(-gain[number], rel=0.01)
             assert -plan.score == pytest.approx(start @ costs @ start, rel=1e-4)
-
-
-def test_an_arm_reaches_a_point() -> None:
-    def reward(data: Any) -> Any:
-        away = np.linalg.norm(data.site("tip").xpos - GOAL, axis=1)
-        return -away - 1e-3 * (data.qvel**2).sum(axis=1)
-
-    def tip(data: Any) -> Any:
-        return data.site("tip").xpos
-
-    with make_mujoco(ARM, reward=reward, observation=tip, n_substeps=2) as env:
-        planner = MPPI(env, horizon=15, batch=32, knots=5)
-        episode = play(planner, 50, env.reset(seed=0).state, budget=1_500, seed=0)
-        end = env.rollout_batch(episode.actions[None], episode.state, return_observations=True)
-        assert np.linalg.norm(end.observations[0, -1] - GOAL) < 0.01
 
 
 @pytest.mark.full

@@ -142,24 +142,15 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_are_what_single_steps_are() -> None:
-    with (
-        plangym_like.make("reacher-easy") as env,
-        plangym_like.make("reacher-easy", n_workers=2, isolate=True) as parallel,
-    ):
+    with plangym_like.make("reacher-easy") as env:
         states, actions = walk(env, 16, seed=3)
         dt = np.random.default_rng(0).integers(1, 4, 16)
         once = env.step_batch(actions, states, dt=dt)
-        assert_same(parallel.step_batch(actions, states, dt=dt), once)
         for index in (0, 7, 15):
             step = env.step(actions[index], states[index], int(dt[index]))
             mine = row(once, index)
             assert_same(mine[:2], (step.state, step.obs))
             assert mine[2:5] == step[2:5]
-        plans = np.random.default_rng(1).uniform(-1, 1, (10, 5, 2))
-        assert_same(
-            env.rollout_batch(plans, states[:10], return_observations=True),
-            parallel.rollout_batch(plans, states[:10], return_observations=True),
-        )
 
 
 @pytest.mark.parametrize("limited", first_of([True, False]))
