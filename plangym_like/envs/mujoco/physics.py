@@ -36,8 +36,6 @@ _ANY_SIZE = ("history", "plugin_state", "userdata")
 _TRIALS = 3
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
-# A copy of the model's list of plugins, and pointers to their data.
-_PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
 PARTS = {
     _NAMES.get(name, name): flag
@@ -228,28 +226,6 @@ def drawn(data: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays that images of `data` are rendered from."""
     arrays = {name: getattr(data, name, None) for name in _DRAWN}
     return {name: array for name, array in arrays.items() if array is not None and array.size}
-
-
-def derived(data: Any) -> dict[str, NDArray[Any]]:
-    """Return every array of `data` that has a fixed size and is not in the integration state.
-
-    Contacts and constraints are not included: their number changes from step to step, and they are
-    stored elsewhere.
-    """
-    first, parts = address_of(data.qpos), PARTS.keys() | _PLUGINS
-    found = {}
-    for name in dir(data):
-        array = getattr(data, name, None)
-        if not isinstance(array, np.ndarray) or name in parts or not array.size:
-            continue
-        if first <= address_of(array) < first + data.nbuffer and array.flags.c_contiguous:
-            found[name] = array
-    return found
-
-
-def address_of(array: NDArray[Any]) -> int:
-    """Return the address of the first byte of `array`."""
-    return int(array.__array_interface__["data"][0])
 
 
 def _parts(model: Any, data: Any) -> dict[str, tuple[slice, tuple[int, ...]]]:

@@ -23,7 +23,7 @@ from suite import ROBOTS
 import plangym_like
 from plangym_like.envs.mujoco.env import MujocoCodec, MujocoEnv, MujocoSimulator
 from plangym_like.envs.mujoco.robots import Ant, Humanoid
-from plangym_like.errors import InputError, StateMismatchError
+from plangym_like.errors import InputError, SnapshotError, StateMismatchError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
@@ -282,19 +282,12 @@ def test_a_reward_of_minus_zero_becomes_zero() -> None:
 # Classes of one's own
 
 
-class Leaping(AntEnv):
-    """Remembers something that no row holds."""
+def test_another_class_is_refused() -> None:
+    class Leaping(AntEnv):
+        pass
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.highest = 0.0
-
-
-def test_a_class_of_ones_own_is_saved_with_all_that_is_derived_and_says_what_is_missing() -> None:
-    with MujocoEnv(Leaping) as env:
-        assert env.exactness == "approximate" and "Leaping" in env.exactness_note
-        assert env.state_nbytes > plangym_like.make("Ant-v5").state_nbytes
-        assert_goes_on(env.simulator, seed=2, steps=20, ends=False)
+    with pytest.raises(SnapshotError, match=r"Leaping is not one of Gymnasium's robots.*AnyEnv"):
+        MujocoEnv(Leaping)
 
 
 class HoldsMujoco(gymnasium.Env[Any, Any]):
