@@ -429,8 +429,8 @@ class DmControlSimulator(GymnasiumSimulator):
         """Return the kernel for the task's robot, or ``None`` if there is none."""
         codec = self.codec
         robot_class = _ROBOTS.get(qualified_name(type(codec.task)))
-        usual = self.base.flat and self._physics_is_usual() and self.env is self.base
-        if robot_class is None or not usual or codec.numbers:
+        is_bare = self.base.flat and self.env is self.base
+        if robot_class is None or not is_bare or codec.numbers or codec.edited:
             return None
         assert isinstance(self.frameskip, int)
         return RobotKernel(
@@ -441,11 +441,6 @@ class DmControlSimulator(GymnasiumSimulator):
             elapsed_at=codec.count_at,
             limit=lambda: int(np.ceil(min(codec.suite._step_limit, 2.0**62))),
         )
-
-    def _physics_is_usual(self) -> bool:
-        runge_kutta = self.codec.model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4
-        edits = self.codec.edited or self.codec.task.visualize_reward
-        return self.base.physics.legacy_step and not (runge_kutta or edits)
 
     def _write_generator(self, payload: Row, seed: int) -> None:
         random = RestorableRandom(np.random.RandomState())

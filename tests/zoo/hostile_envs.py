@@ -184,25 +184,6 @@ class ClockInInfo(Walk):
         return {"seconds": time.perf_counter()}
 
 
-class Thing:
-    """Hashed by its address."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class IdentitySet(Walk):
-    """Iterates over a set whose order follows from addresses."""
-
-    def begin(self) -> None:
-        self.things = {Thing(number) for number in range(9)}
-
-    def extra(self, action: int) -> float:
-        for place, thing in enumerate(self.things):
-            thing.number += place
-        return float(next(iter(self.things)).number)
-
-
 class StringSet(Walk):
     """Iterates over a set whose order follows from the hash seed of the process."""
 
@@ -290,7 +271,7 @@ def late(kind: type[Walk]) -> type[Walk]:
 
 _SUDDEN: tuple[type[Walk], ...] = (
     *(ClassCounter, Closure, NumpyGlobal, WallClock),
-    *(IdentitySet, StringSet, ForgetsItself, NoObservation),
+    *(StringSet, ForgetsItself, NoObservation),
 )
 # Workers find these classes by name.
 globals().update({kind.__name__: kind for kind in map(late, _SUDDEN)})
