@@ -66,6 +66,8 @@ _TRIES = 4
 # The fields of results, in the order in which they are compared. Ends come first, because after one
 # all other fields differ too; states come last, because their differences are hard to read.
 _FIELDS = ("terminateds", "truncateds", "rewards", "obs", "observations", "infos", "states")
+# The options of a batch whose result has states and observations.
+_ALL = SubmitOptions()
 # Errors that prevent an audit but say nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError, StateCapacityError)
 _AGAIN = "was stepped a second time"
@@ -99,9 +101,7 @@ class Auditor:
     name : str
         The name of the environment in messages.
     executor : Executor
-        Steps the batches.
-    alone : Executor
-        Steps rows one by one: in this process, unless batches are isolated.
+        Steps rows again: in this process, unless batches are isolated.
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
@@ -127,13 +127,12 @@ class Auditor:
         layout: Layout,
         name: str,
         executor: Executor,
-        alone: Executor,
         *,
         mode: str,
         every: int,
     ) -> None:
         self._simulator, self._name = simulator, name
-        self.layout, self.alone = layout, alone
+        self.layout, self.executor = layout, executor
         self.stats = executor.stats
         self._mode, self._every = mode, every
         self.may_follow = True
@@ -204,7 +203,7 @@ class Auditor:
         """
         if np.array_equal(one, other):
             return None
-        found = self.alone.state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
+        found = self.executor.state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
         return None if found is None else (f"next state {found[0]}", found[1])
 
     def report(self, row: int, field: str, values: str, how: str, cause: str) -> None:
@@ -255,29 +254,15 @@ class AuditedRows:
     inputs : Inputs
         The validated inputs of the whole batch, before it is stepped. The rows to audit are copied,
         since the caller may change its arrays before the batch is done.
-    executor : Executor
-        Steps the batch, and then these rows a second time, in other processes if it can.
     options : SubmitOptions
         The options of the batch.
-
-    Attributes
-    ----------
-    processes : ``(N,) int32``
-        The process that stepped each row of the batch; see `SubmitOptions`.
     """
 
-    def __init__(
-        self,
-        auditor: Auditor,
-        inputs: Inputs,
-        executor: Executor,
-        options: SubmitOptions,
-    ) -> None:
+    def __init__(self, auditor: Auditor, inputs: Inputs, options: SubmitOptions) -> None:
         self._auditor, self._layout = auditor, auditor.layout
-        self._executor, self._options = executor, options
+        self._options = options
         self._length = auditor.length
         self._rows = auditor.choose(inputs.count)
-        self.processes = np.zeros(inputs.count, np.int32)
         self._inputs = copy_rows(inputs, self._rows)
         self._steps = single_steps(inputs)
         self._needed = (len(self._rows) + 2 * self._length) * self._steps / inputs.count
@@ -291,18 +276,10 @@ class AuditedRows:
             self.compare(result)
         return result
 
-    def _again(self, inputs: Inputs, processes: NDArray[np.int32] | None = None) -> Any:
-        """Step rows again; return their result, with the exceptions of failed rows in its infos.
-
-        With `processes`, they are stepped in other processes than these, and the result has what
-        that of the batch has. By default they are stepped one by one, in this process if possible,
-        and the result has states and observations.
-        """
-        executor, options = self._executor, self._options
-        if processes is None:
-            executor, options = self._auditor.alone, SubmitOptions()
-        options = options._replace(masked=True, audit=True, blocking=True, processes=processes)
-        return executor.submit(inputs, options)
+    def _again(self, inputs: Inputs, options: SubmitOptions = _ALL) -> Any:
+        """Step rows again; return their result, with the exceptions of failed rows in its infos."""
+        options = options._replace(masked=True, audit=True, blocking=True)
+        return self._auditor.executor.submit(inputs, options)
 
     def compare(self, result: Any) -> None:
         """Step the rows again, and compare the results.
@@ -324,7 +301,8 @@ class AuditedRows:
         """Audit a single step, which has just been taken: take it again as a batch of one row."""
         if self._is_affordable():
             with contextlib.suppress(*_HINDRANCES):
-                self._compare(self._executor.submit(self._inputs, SubmitOptions(masked=True)))
+                options = _ALL._replace(masked=True)
+                self._compare(self._auditor.executor.submit(self._inputs, options))
 
     def _is_affordable(self) -> bool:
         return self._auditor.affords(self._needed, self._steps, clock() - self._begun)
@@ -339,9 +317,7 @@ class AuditedRows:
             return
         compared = 0
         with contextlib.suppress(*_HINDRANCES):
-            processes = self.processes[self._rows]
-            places.sort(key=processes.__getitem__)  # an executor divides rows into ranges
-            second = self._again(copy_rows(self._inputs, places), processes[places])
+            second = self._again(copy_rows(self._inputs, places), self._options)
             self._check(result, self._rows[places], second, places, _AGAIN)
             compared = len(places)
             if auditor.may_follow:
@@ -353,7 +329,7 @@ class AuditedRows:
     def _follow(self, result: Any, place: int) -> None:
         """Step a row alone, and continue it with and without a restore before each step."""
         first = copy_rows(self._inputs, [place])
-        current = replace(first, horizon=0)
+        current = replace(first, horizon=0, legal=False)
         taken: list[Any] = []
         steps: list[BatchTransition] = []
         tries = islice(self._actions_from(place), _TRIES * self._length)
@@ -389,7 +365,8 @@ class AuditedRows:
         """Compare steps that were saved and restored with a rollout that was not."""
         plan = _batch(taken)
         plan = [plan] if isinstance(plan, list) else plan[None]
-        live = self._again(replace(first, horizon=len(taken), actions=plan, last_infos=True))
+        inputs = replace(first, horizon=len(taken), actions=plan, last_infos=True, legal=False)
+        live = self._again(inputs)
         infos = [live.infos[0], steps[-1].infos[0]]
         both = set(infos[0]) & set(infos[1]) - set(STEP_COUNTS)
         infos = [{key: info[key] for key in info if key in both} for info in infos]

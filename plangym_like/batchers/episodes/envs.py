@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from plangym_like.batchers.episodes.trajectories import DictTensor, has_tensors
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import as_actions, as_named, tensor_layout
+from plangym_like.batchers.trees import as_named, fitting, tensor_layout
 from plangym_like.errors import ActionError, InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
@@ -123,7 +123,7 @@ class GymEnv(VecEnv):
         How many environments to make from a callable or an id.
     seed : int
         Environments are seeded when they are first reset, each with a seed of its own that is drawn
-        from `seed`. They are seeded again only after episodes that began in given states.
+        from `seed`. They are seeded again only by episodes that begin in given states.
 
     Raises
     ------
@@ -312,7 +312,7 @@ def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:
         return type(layout)(*inner) if hasattr(layout, "_fields") else tuple(inner)
     if not isinstance(value, torch.Tensor):
         raise ActionError(f"{place!r} must be a tensor, got {type(value).__name__}")
-    actions = as_actions(value, (n_rows, *layout.shape), layout.dtype, repr(place))
+    actions = fitting(value, (n_rows, *layout.shape), layout.dtype, repr(place))
     # A copy, since an environment may change its action, but the recorded action must not change.
     return actions.numpy().copy()
 

@@ -16,7 +16,7 @@ from plangym_like.batchers.episodes.envs import VecEnv
 from plangym_like.batchers.episodes.trajectories import DictTensor, Steps, Trajectories, has_tensors
 from plangym_like.batchers.randomness import RandomStreams, seed_groups
 from plangym_like.batchers.trees import as_arrays, named_leaves
-from plangym_like.batchers.workers.backend import GroupContext
+from plangym_like.batchers.workers.hosted import GroupContext
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import take, tree_map

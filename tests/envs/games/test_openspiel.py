@@ -133,6 +133,49 @@ def test_check_env_plays_legal_moves(name: str, wrappers: list[Any]) -> None:
     assert {"rollout", "workers"} <= set(report.passed)
 
 
+@pytest.mark.parametrize("name", first_of(["dots_and_boxes", "backgammon", *GAMES], 2))
+def test_legal_rollouts_are_the_moves_that_they_report(name: str) -> None:
+    env, rng = make(name, audit_every=1), np.random.default_rng(0)
+    starts = np.stack([env.reset(seed=seed).state for seed in range(3)])
+    plans = rng.integers(env.action_space.n, size=(3, 100))
+    found = env.rollout_batch(plans, starts, legal=True, return_observations=True)
+    states, over = starts, np.zeros(3, bool)
+    for time in range(plans.shape[1]):
+        (on,) = (~over).nonzero()
+        if not len(on):
+            break
+        mask = env.view_state(states)["action_mask"][on].astype(bool)
+        taken, drawn = found.infos["actions"][on, time], plans[on, time]
+        kept = mask[np.arange(len(on)), drawn]
+        assert (taken[kept] == drawn[kept]).all()
+        step = env.step_batch(taken, states[on])  # refuses illegal moves
+        states = states.copy()
+        states[on] = step.states
+        assert (found.observations[on, time] == step.obs).all()
+        assert (found.rewards[on, time] == step.rewards).all()
+        assert (found.infos["rewards"][on, time] == step.infos["rewards"]).all()
+        assert (found.terminateds[on, time] == step.terminateds).all()
+        over[on] = step.terminateds
+    assert (found.states == states).all()
+    lengths = np.where(over, 1 + (~found.terminateds).sum(axis=1), 100)
+    assert (found.infos["n_step"] == lengths).all()
+    with make(name, n_workers=2) as parallel:
+        for _ in range(2):
+            again = parallel.rollout_batch(plans, starts, legal=True)
+            assert (again.states == states).all()
+            assert (again.infos["rewards"] == found.infos["rewards"]).all()
+            assert (again.infos["actions"] == found.infos["actions"]).all()
+    env.close()
+
+
+def test_legal_rollouts_need_a_game_without_wrappers() -> None:
+    wrapped = make("tic_tac_toe", wrappers=[RecordEpisodeStatistics])
+    state = wrapped.reset(seed=0).state
+    with pytest.raises(InputError, match="games of OpenSpiel and PettingZoo without wrappers"):
+        wrapped.rollout_batch(np.zeros((1, 3), int), state, legal=True)
+    wrapped.close()
+
+
 def test_illegal_moves_are_refused_before_anything_happens() -> None:
     with make("tic_tac_toe") as env:
         state = env.reset(seed=0).state
