@@ -71,6 +71,11 @@ $(FOLDERS:%=folder/%): folder/%:
 	@echo "tests/$*"
 	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" $(wildcard tests/$*/test_*.py)
 
+# Without this, mypy would read all packages twice.
+ifneq (,$(filter lint,$(MAKECMDGOALS)))
+folder/types: lint
+endif
+
 top-level:
 	@echo "doctests of plangym_like, and tests/test_*.py"
 	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" plangym_like tests/test_*.py

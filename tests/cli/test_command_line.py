@@ -121,7 +121,10 @@ def test_a_model_of_mujoco_and_a_reward(
     found = told(capsys, *named, "--set", "max_episode_steps=4")
     assert (found["length"], found["ended"]) == (4, True)
     assert found["score"] == found["replayed_score"]
-    for reward, words in (("reward_of_this_test:no", "has no 'no'"), ("reward", "a function of")):
+    for reward, words in (
+        ("reward_of_this_test:no", "like: --reward: the mod"),
+        ("reward", "a function of"),
+    ):
         assert main([*plan, "--reward", reward]) == 2
         assert words in capsys.readouterr().err
     assert main(plan) == 2

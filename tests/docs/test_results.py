@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from plangym_like.planners import GoExplore, Progress
 
 ROOT = pathlib.Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
@@ -99,6 +102,29 @@ def test_tasks_have_one_name_each(benchmarks: Any) -> None:
     assert len(names) == len(set(names))
     assert len({name.split("/")[1] for name in names if name.startswith("atari/")}) >= 12
     assert len({name.split("/")[1] for name in names if name.startswith("control/")}) == 8
+
+
+def test_a_long_search_goes_on_where_it_was_stopped(
+    benchmarks: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import atari_results
+
+    def stop(progress: Progress) -> None:
+        if progress.done > 0.5:
+            raise KeyboardInterrupt
+
+    task: dict[str, Any] = {"frames": 2_000, "seed": 0, "folder": tmp_path}
+    whole = atari_results.montezuma(**task)
+    monkeypatch.setattr(atari_results, "_EVERY", 1e-9)
+    with monkeypatch.context() as patch:
+        plan = functools.partialmethod(GoExplore.plan, progress=stop)
+        patch.setattr(GoExplore, "plan", plan)
+        with pytest.raises(KeyboardInterrupt):
+            atari_results.montezuma(**task)
+    assert list(tmp_path.iterdir())
+    resumed = atari_results.montezuma(**task)
+    assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_planner_plays_a_game_within_its_frames(benchmarks: Any) -> None:
