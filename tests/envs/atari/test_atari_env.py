@@ -9,8 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, reached, row
-from gymnasium.wrappers import FrameStackObservation
-from small_envs import preprocessed
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from usual import first_of
 
 import plangym_like
@@ -279,7 +278,7 @@ def wrapped(name: str, **kwargs: Any) -> Any:
         name,
         frameskip=1,
         wrappers=[
-            (preprocessed, {"noop_max": 10, "terminal_on_life_loss": True}),
+            (AtariPreprocessing, {"noop_max": 10, "terminal_on_life_loss": True}),
             (FrameStackObservation, {"stack_size": 4}),
         ],
         **kwargs,
@@ -306,7 +305,7 @@ def test_a_preprocessed_and_stacked_episode_continues(name):
 
 def test_a_preprocessed_and_stacked_episode_is_gymnasiums():
     reference = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
-    reference = preprocessed(reference, noop_max=10, terminal_on_life_loss=True)
+    reference = AtariPreprocessing(reference, noop_max=10, terminal_on_life_loss=True)
     reference = FrameStackObservation(reference, 4)
     with wrapped("ALE/Breakout-v5") as env:
         assert_same(env.reset(seed=3).obs, reference.reset(seed=3)[0])
