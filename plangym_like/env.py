@@ -581,8 +581,8 @@ class PlanEnv(Repeatable):
         inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
         if legal and not self._layout.plays_out:
             raise InputError(
-                f"legal=True is for games of OpenSpiel and PettingZoo without wrappers; {self.name} "
-                "does not tell which actions are legal before a step"
+                "legal=True is for games of OpenSpiel and PettingZoo without wrappers; "
+                f"{self.name} does not tell which actions are legal before a step"
             )
         inputs.legal = legal
         options = SubmitOptions(True, return_observations, blocking)
