@@ -525,6 +525,7 @@ class PlanEnv(Repeatable):
         *,
         seeds: Any = None,
         return_observations: bool = False,
+        legal: bool = False,
     ) -> Rollout: ...
     @overload
     def rollout_batch(
@@ -537,6 +538,7 @@ class PlanEnv(Repeatable):
         return_observations: bool = False,
         blocking: bool = True,
         on_error: str = "raise",
+        legal: bool = False,
     ) -> Any: ...
     def rollout_batch(
         self,
@@ -548,6 +550,7 @@ class PlanEnv(Repeatable):
         return_observations: bool = False,
         blocking: bool = True,
         on_error: str = "raise",
+        legal: bool = False,
     ) -> Any:
         """Step N rows T times in one call, and return a `Rollout`.
 
@@ -558,10 +561,21 @@ class PlanEnv(Repeatable):
             As in `step_batch`.
         return_observations : bool
             Whether to return the observations ``(N, T, *obs_shape)``.
+        legal : bool
+            Whether to replace each action that is not legal by a legal one, which is drawn with the
+            row's actions as the seed. The infos then have ``actions`` ``(N, T)``, those that were
+            taken, and ``rewards`` ``(N, T, P)`` of all players. It is for games of OpenSpiel and
+            PettingZoo without wrappers; others raise `InputError`.
         """
         executor = self.executor
         given = self.get_state() if states is None else states
         inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
+        if legal and not self._layout.plays_out:
+            raise InputError(
+                "legal=True is for games of OpenSpiel and PettingZoo without wrappers; "
+                f"{self.name} does not tell which actions are legal before a step"
+            )
+        inputs.legal = legal
         options = SubmitOptions(True, return_observations, blocking)
         return self._submit(executor, inputs, options, on_error)
 

@@ -321,7 +321,7 @@ class AuditedRows:
     def _follow(self, result: Any, place: int) -> None:
         """Step a row alone, and continue it with and without a restore before each step."""
         first = copy_rows(self._inputs, [place])
-        current = replace(first, horizon=0)
+        current = replace(first, horizon=0, legal=False)
         taken: list[Any] = []
         steps: list[BatchTransition] = []
         tries = islice(self._actions_from(place), _TRIES * self._length)
@@ -355,7 +355,8 @@ class AuditedRows:
         """Compare steps that were saved and restored with a rollout that was not."""
         plan = _batch(taken)
         plan = [plan] if isinstance(plan, list) else plan[None]
-        live = self._again(replace(first, horizon=len(taken), actions=plan, last_infos=True))
+        inputs = replace(first, horizon=len(taken), actions=plan, last_infos=True, legal=False)
+        live = self._again(inputs)
         infos = [live.infos[0], steps[-1].infos[0]]
         both = set(infos[0]) & set(infos[1]) - set(STEP_COUNTS)
         infos = [{key: info[key] for key in info if key in both} for info in infos]

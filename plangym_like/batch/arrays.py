@@ -31,7 +31,8 @@ class Inputs:
     ``(N, state_nbytes)``, or ``(1, state_nbytes)`` if all rows share one state. ``dt`` is one int
     for all rows, or ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says
     whether the checksums of the states have been verified. ``last_infos`` says whether rollouts on
-    this machine return the info of each row's last step, which audits compare.
+    this machine return the info of each row's last step, which audits compare. ``legal`` says
+    whether rollouts replace actions that are not legal; see `Simulator.plays_out`.
     """
 
     count: int
@@ -42,6 +43,7 @@ class Inputs:
     seeds: NDArray[np.uint64] | None
     verified: bool = True
     last_infos: bool = False
+    legal: bool = False
 
 
 class SubmitOptions(NamedTuple):

@@ -516,6 +516,7 @@ def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
         state_format,
         columns,
         plain_infos=sim.plain_infos,
+        plays_out=sim.plays_out,
         out_of_bounds=out_of_bounds,
     )
 

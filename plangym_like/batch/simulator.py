@@ -266,6 +266,15 @@ class Simulator(abc.ABC):
         """Whether stepping many rows at once is possible and faster than stepping each alone."""
         return False
 
+    @property
+    def plays_out(self) -> bool:
+        """Whether `rollout_rows` can replace actions that are not legal by random legal ones.
+
+        It does if ``rows.inputs.legal``, and writes the actions that were taken, and the rewards of
+        all players, to the columns ``actions`` ``(N, T)`` and ``rewards`` ``(N, T, P)``.
+        """
+        return False
+
     @abc.abstractmethod
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None

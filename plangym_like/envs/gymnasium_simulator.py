@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from operator import is_
 from typing import Any, ClassVar, Self
 
 import gymnasium
@@ -48,9 +47,20 @@ from plangym_like.envs.wrapping import (
 )
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.chain_state import WrapperState, WrapperValues
-from plangym_like.snapshots.chains import close_copy, innermost, libraries_left_open
+from plangym_like.snapshots.chains import (
+    close_copy,
+    innermost,
+    libraries_left_open,
+    links,
+    reachable,
+)
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
+from plangym_like.snapshots.known_wrappers import (
+    foreign_wrappers,
+    is_foreign_env,
+    restorer_of,
+    visible,
+)
 from plangym_like.snapshots.trial import Trial, TrialOutcome, known_trials
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
@@ -208,7 +218,6 @@ class GymnasiumSimulator(RenderingSimulator):
         if self._images:
             self.observation_space = self.image_space()
         self._kernels: dict[str, Kernel | None] = {}
-        self._configured: tuple[Any, ...] = ()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is not None:
@@ -232,8 +241,12 @@ class GymnasiumSimulator(RenderingSimulator):
 
         Return ``None`` if they have no state.
         """
-        values = WrapperValues(self.env) if visible(self.env) else None
-        return values.restorer() if values is not None and values.owners else None
+        owners = WrapperValues(self.env).owners if visible(self.env) else []
+        if not owners:
+            return None
+        # What a wrapper borrows from the environment stays the same object.
+        borrowed = (thing for _, thing in reachable(self.base, ""))
+        return restorer_of([owner.thing for owner in owners], [*links(self.env), *borrowed])
 
     def reset_once(self) -> None:
         """Reset the new chain (see `first_reset`), and remove its random generators."""
@@ -253,10 +266,6 @@ class GymnasiumSimulator(RenderingSimulator):
         if not visible(self.env):
             return NothingSaved([])
         return WrapperState(self.env, self.state_capacity)
-
-    def configuration(self) -> tuple[Any, ...]:
-        """Return the settings on which kernels depend; when one changes, new ones are made."""
-        return ()
 
     # The trial, and copies
 
@@ -518,17 +527,10 @@ class GymnasiumSimulator(RenderingSimulator):
                 super().step_rows(rows, first, last)
 
     def kernel_for(self, actions: Any) -> Kernel | None:
-        """Return the kernel for the dtype of `actions`, if any; make it when first needed.
-
-        If the `configuration` has changed, the kernels are made anew.
-        """
+        """Return the kernel for the dtype of `actions`, if any; make it when first needed."""
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
-        then, now = self._configured, self.configuration()
-        if len(now) != len(then) or not all(map(is_, now, then)):
-            self._configured = now
-            kernels.clear()
         if kind not in kernels:
             # ``None`` if another wrapper takes part in steps.
             transforms = self._transforms

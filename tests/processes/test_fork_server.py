@@ -33,9 +33,16 @@ def fresh_fork_server() -> Iterator[None]:
     start_methods._current = before
 
 
-def test_workers_find_the_usual_modules_and_those_asked_for() -> None:
-    with ExternalProcess(HostedObject, preload=["colorsys", "no_such_module"]) as process:
+def test_workers_find_the_usual_modules_and_those_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exits_at_import.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    wanted = ["exits_at_import", "colorsys", "no_such_module"]
+    with ExternalProcess(HostedObject, preload=wanted) as process:
         loaded = process.modules()
+        with pytest.raises(SystemExit):
+            process.apply(lambda hosted: __import__("exits_at_import"))(60)
     assert {"numpy", "gymnasium", "cloudpickle", "colorsys"} <= set(loaded)
     assert not {"no_such_module", "pytest"} & set(loaded)  # nor the script of the owner
     with ExternalProcess(HostedObject) as process:
@@ -209,20 +216,6 @@ def test_ctrl_c_reaches_the_owner_alone() -> None:
     with ExternalProcess(HostedObject) as process:
         assert process.echo(2) == 2
     assert start_methods._current is current
-
-
-@pytest.mark.usefixtures("fresh_fork_server")
-def test_a_module_that_exits_when_it_is_imported_does_not_end_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "exits_at_import.py").write_text("raise SystemExit(3)\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with ExternalProcess(HostedObject, preload=["exits_at_import", "colorsys"]) as process:
-        assert "colorsys" in process.modules()
-    with ExternalProcess(HostedObject, preload=["exits_at_import"]) as process:
-        with pytest.raises(SystemExit):
-            process.apply(lambda hosted: __import__("exits_at_import"))(60)
-        assert process.echo(1) == 1
 
 
 WITHOUT_FUNCTIONS = """

@@ -130,6 +130,7 @@ class AtariSimulator(GymnasiumSimulator):
     def make_codec(self) -> AtariCodec:
         """Return the codec, after measuring the size of the emulator's states."""
         wrapped = self.env is not self.base
+        self.base.is_bare = not wrapped
         if wrapped:
             omit_unread_screens(self.env)
         images = self.render_mode == "rgb_array"
