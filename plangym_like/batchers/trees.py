@@ -1,7 +1,7 @@
 """Trees of tensors: make, convert and move them.
 
->>> from plangym_like.vector.tree import layout_of, take
->>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
+>>> from plangym_like.vector.tree import take
+>>> layout = tensor_layout({"image": Leaf((2, 2), np.uint8), "speed": Leaf((), float)})
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)
 >>> rows = empty(layout, (3,))
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from plangym_like.errors import ActionError, InputError
-from plangym_like.vector.tree import Leaf, named_parts, tree_map
+from plangym_like.vector.tree import named_parts, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -55,13 +54,6 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
         ) from error
 
 
-def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:
-    """Return a tensor, as described by `leaf`, that shares memory with the bytes in `content`."""
-    if not len(content):
-        return torch.empty(leaf.shape, dtype=leaf.dtype)
-    return torch.from_numpy(content).view(leaf.dtype).view(leaf.shape)
-
-
 def empty(layout: Any, lead: Sequence[int]) -> Any:
     """Return a tree of tensors ``(*lead, *leaf.shape)`` filled with zeros."""
     return tree_map(lambda leaf: torch.zeros((*lead, *leaf.shape), dtype=leaf.dtype), layout)
@@ -86,11 +78,6 @@ def _as_array(tensor: Any) -> Any:
 def as_tensors(tree: Any) -> Any:
     """Return a tree of tensors that share memory with a tree of arrays; numbers become tensors."""
     return tree_map(torch.as_tensor, tree)
-
-
-def layout_of_tensors(tree: Any) -> Any:
-    """Return the layout of a tree of tensors, with all their axes."""
-    return tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
 
 
 def clone_tree(tree: Any) -> Any:
@@ -165,10 +152,10 @@ def copy_fitting(rows: Any, value: Any, place: str, error: type[InputError] = Ac
         return
     try:
         tree_map(lambda part, leaf: copy_fitting(part, leaf, place, error), rows, value)
-    except (KeyError, TypeError, ValueError) as mismatch:
+    except (IndexError, KeyError, TypeError, ValueError) as mismatch:
         if isinstance(mismatch, InputError):
             raise
-        text = f"{place} differ in structure from the first: {value!r:.200}"
+        text = f"{place} must have the structure of {rows!r:.200}, got {value!r:.200}"
         raise error(text) from mismatch
 
 

@@ -40,8 +40,8 @@ logger = logging.getLogger("plangym_like")
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
 # this process.
 _SPIN_SECONDS = 3e-4
-# How long a worker may go on stepping a batch that has ended before it is replaced, and how often
-# this is checked.
+# How long workers may go on stepping batches that have ended before they are replaced, and how
+# often this is checked.
 _GRACE_SECONDS, _CHECK_SECONDS = 1.0, 1e-3
 
 
@@ -314,6 +314,8 @@ class RowPool(WorkerPool[RowWorker]):
         # Blocks that all workers that are ready have received.
         self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
+        # How long `abandon` may still wait.
+        self._grace = _GRACE_SECONDS
 
     def deal(self, batch: SharedBatch) -> None:
         """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
@@ -369,10 +371,11 @@ class RowPool(WorkerPool[RowWorker]):
         """Release the memory of a batch that has ended, once no worker writes to it.
 
         Workers finish the ranges that they have taken. Those that do not do so within a second are
-        replaced. A worker may put back a token later, which means nothing then.
+        replaced; this second is for all batches that are pending together. A worker may put back a
+        token later, which means nothing then.
         """
         batch.void()
-        until = time.monotonic() + _GRACE_SECONDS
+        until = time.monotonic() + self._grace
         while left := [worker for worker in self.workers if worker.may_write(batch.number)]:
             if time.monotonic() < until:
                 self.wait(_CHECK_SECONDS)
@@ -385,8 +388,14 @@ class RowPool(WorkerPool[RowWorker]):
                     _GRACE_SECONDS,
                 )
                 self.replace(worker)
+        self._grace = max(0.0, until - time.monotonic())
         self.outcomes_of(batch.number)
         batch.release()
+
+    def rest(self) -> None:
+        """Note that no batch is pending: outcomes are dropped, and `abandon` may wait again."""
+        self.outcomes.clear()
+        self._grace = _GRACE_SECONDS
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""

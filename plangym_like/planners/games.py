@@ -258,7 +258,7 @@ class Game:
         if not self._is_for_games:
             raise InputError(
                 f"{self._planner} plans for one player, and {self._env.name} is a game of "
-                f"{players}: use UCT, PUCT or OpenLoopMCTS"
+                f"{players}: use UCT, PUCT or OpenLoopMCTS; UCT and PUCT prove wins and losses, too"
             )
         self.players = players
         if self._starts_unknown and self._to_play is None:

@@ -234,8 +234,8 @@ class BackgroundBatcher(Closable):
             )
         self._n_envs = n_envs
 
-    def _close(self) -> None:
-        self._workers.close()
+    def _close(self, timeout: float) -> None:
+        self._workers.close(timeout)
 
 
 class EpisodeBatcher(BackgroundBatcher):

@@ -79,14 +79,6 @@ class VecEnv:
         """
         raise NotImplementedError
 
-    def stop_from(self, n: int) -> bool:
-        """Stop environment `n` and all after it, if possible; return whether they were stopped.
-
-        Batchers call this method right after `reset` if there are more environments than episodes
-        to play. If the environments cannot be stopped, the results of the excess ones are ignored.
-        """
-        return False
-
     def close(self) -> None:
         """Close the environments."""
 
@@ -221,10 +213,6 @@ class GymEnv(VecEnv):
         fields = _observation(outcome.obs, outcome.reward, flags, actions)
         return fields if everyone else fields[torch.from_numpy(running)]
 
-    def stop_from(self, n: int) -> bool:
-        self._running = self._running[self._running < n]
-        return True
-
     def close(self) -> None:
         self._lanes.close()
 
@@ -271,9 +259,6 @@ class GymInfEnv(GymEnv):
         following = outcome.clone()
         following[rows] = self._first(obs)[rows]
         return (outcome, everyone), (following, everyone)
-
-    def stop_from(self, n: int) -> bool:
-        return False
 
 
 def _lanes_of(envs: Sequence[Any] | EnvSource, num_envs: int | None) -> Lanes:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.randomness import GroupSeed, RandomStreams, without_trace
+from plangym_like.batchers.randomness import GroupSeed, RandomStreams
 from plangym_like.batchers.rollout.actor import BaseActorModule
 from plangym_like.batchers.rollout.fragment import (
     Final,
@@ -95,14 +95,10 @@ class Collector:
         self._is_halfway = False
 
     def _prepare(self) -> FragmentBuffer:
-        """Begin the first episodes, call the actor to learn what it returns, and make the buffer.
-
-        The random generators that the actor draws from are set back.
-        """
-        with self._streams.in_place():
+        """Begin the first episodes, learn what the actor returns, and make the buffer."""
+        with self._streams.in_place(), torch.no_grad():
             obs = self._episodes.begin(self._lane_seeds, states=self._states)
-        self._place_at_beginnings(obs)
-        with self._streams.in_place(), without_trace(), torch.no_grad():
+            self._place_at_beginnings(obs)
             actor = self._probe_actor((self._obs, self._act, self._rew, self._fin))
         return FragmentBuffer(
             self._options.n_steps,
@@ -128,25 +124,9 @@ class Collector:
                 f"{type(self._actor).__name__} must return (actions, hx, info), the last a dict, "
                 f"got {_brief(answer)}"
             )
-        actions, self._hx, info = answer
+        _, self._hx, info = answer
         count = self.lanes.num_lanes
 
-        def check(leaf: Leaf, action: torch.Tensor) -> None:
-            if tuple(action.shape) != (1, count, *leaf.shape):
-                raise InputError(
-                    f"{type(self._actor).__name__}'s actions for 1 step of {count} lanes must have "
-                    f"the shape {(1, count, *leaf.shape)}, got {tuple(action.shape)}"
-                )
-
-        try:
-            tree_map(check, self.lanes.action_layout, actions)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"the actor's actions must be a tree of tensors like the action space "
-                f"{self.lanes.action_space}: {_brief(actions)}"
-            ) from error
         self._recurrent = bool(tree_leaves(self._hx))
         if self._recurrent:
             self._check_hx()
@@ -318,8 +298,7 @@ class Collector:
         obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
-        with without_trace():
-            value = self._ask(self._actor.value, inputs, hx)[0].cpu()
+        value = self._ask(self._actor.value, inputs, hx)[0].cpu()
         return torch.where(_aligned(torch.from_numpy(cut), value), value, torch.zeros_like(value))
 
     def _note_infos(self, columns: InfoColumns, t: int) -> None:
@@ -433,7 +412,7 @@ class RolloutIterator(Closable):
             fragment = self._next()
         except Exception as error:
             self._end = f"failed with {type(error).__name__}: {error}"
-            self._close()
+            self.close()
             if isinstance(error, StopIteration):
                 # A StopIteration would end the caller's loop without an error.
                 raise RuntimeError("the actor or an environment raised StopIteration") from error

@@ -122,8 +122,8 @@ class PooledRollout(RolloutIterator):
                 self._pending.remove(job)
                 self._gathered.append(job)
 
-    def _close(self) -> None:
-        self._workers.close()
+    def _close(self, timeout: float) -> None:
+        self._workers.close(timeout)
 
 
 def rollout(
@@ -152,8 +152,9 @@ def rollout(
 
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes, hosted by
     `workers`. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
-    `n_per_batch` buffers that were ready first, with their lanes side by side. Before a copy fills
-    a buffer, it loads the weights that the actor had at the latest call of ``next``.
+    `n_per_batch` buffers that were ready first, with their lanes side by side. A copy fills a
+    buffer with the weights that the actor had when ``next`` requested it: as soon as there was a
+    free buffer, and `max_lag` allowed it.
 
     Parameters
     ----------
@@ -189,8 +190,7 @@ def rollout(
         fragments with all of them.
     seed : int or sequence of int, optional
         Seeds the environments and the actors. Equal seeds give equal fragments, for any
-        number of workers, if `ordered` is true and either the weights do not change or `max_lag`
-        is 0.
+        number of workers, if `ordered` is true or `max_lag` is given.
     states : tuple, optional
         The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
         ``(n_actors * n_per_actor, state_nbytes)``, and their observations. Later episodes begin

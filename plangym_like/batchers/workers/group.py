@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import torch
 
-from plangym_like.batchers.weights import VersionedTree
+from plangym_like.batchers.trees import clone_tree
 from plangym_like.batchers.workers.hosted import GroupContext, HostedObjects
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.sites import check_resources
@@ -107,13 +107,19 @@ class Closable(abc.ABC):
             raise ClosedError(f"this {type(self).__name__} {self._end}")
 
     @abc.abstractmethod
-    def _close(self) -> None:
-        """End all workers, including hung ones. This may be called more than once."""
+    def _close(self, timeout: float) -> None:
+        """End all workers; kill those still running after about `timeout` seconds.
 
-    def close(self) -> None:
-        """End all workers within a few seconds; calling it again does nothing."""
+        This may be called more than once.
+        """
+
+    def close(self, timeout: float = 3.0) -> None:
+        """End all workers; kill those still running after about `timeout` seconds.
+
+        Calling it again does nothing. Results that were returned before stay valid.
+        """
         self._end = self._end or "has been closed; make another one"
-        self._close()
+        self._close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +153,7 @@ class Job:
     block: SharedBlock | None = None
 
 
-class WorkerGroup(abc.ABC):
+class WorkerGroup(Closable):
     """Hosts one object for each group of lanes in workers, and runs the objects' methods as jobs.
 
     There is a subclass for each kind of worker; `start_workers` chooses it. The constructor starts
@@ -195,7 +201,6 @@ class WorkerGroup(abc.ABC):
         self.make_object, self.options = make_object, options
         self.name, self.preload = name, preload
         self._jobs: list[Job] = []
-        self._end: str | None = None
         self._version = -1
         self._start()
         # When each worker last made progress; whether it was ready then, and its heartbeat count.
@@ -246,13 +251,6 @@ class WorkerGroup(abc.ABC):
         """Return how many times the worker has reported progress, as far as is known."""
         return 0
 
-    @abc.abstractmethod
-    def _close(self, timeout: float) -> None:
-        """Close the hosted objects; kill workers still running after about `timeout` seconds.
-
-        Results that were read before stay valid.
-        """
-
     # What they have in common
 
     def count_workers(self, num_cores: int) -> int:
@@ -265,16 +263,17 @@ class WorkerGroup(abc.ABC):
         return list(range(worker, self.num_groups, self.num_workers))
 
     def publish(self, tree: Any) -> int:
-        """Let hosted objects load the tree of tensors `tree` by ``context.load(known)``.
+        """Let the jobs submitted from now on load a copy of `tree` by ``context.load(known)``.
 
-        A job that has begun already may still load the previous tree, but never a mixture.
+        `tree` is a tree of tensors on any device. Jobs that were submitted before load what was
+        published then.
 
         Returns
         -------
         int
             The version of the tree: 0 at first, and 1 more with each call.
         """
-        self._check_usable()
+        self._check_open()
         self._version += 1
         self._publish(tree, self._version)
         return self._version
@@ -284,7 +283,7 @@ class WorkerGroup(abc.ABC):
 
         A large result of the job is valid until it is given to `release`.
         """
-        self._check_usable()
+        self._check_open()
         job = Job(group, group % self.num_workers, method)
         if not any(other.worker == job.worker for other in self._jobs):
             self._progress_at[job.worker] = time.monotonic()
@@ -309,7 +308,7 @@ class WorkerGroup(abc.ABC):
         ClosedError
             The workers have been closed.
         """
-        self._check_usable()
+        self._check_open()
         if not self._jobs or not self.wait_until_done(job, timeout):
             return None
         done = self._next_done(job)
@@ -327,14 +326,14 @@ class WorkerGroup(abc.ABC):
             As in `wait`.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self._check_usable()
+        self._check_open()
         while self._jobs and self._next_done(job) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             self._wait(min(left, _CHECK_SECONDS), None if job is None else job.group)
             self._check_all_progress()
-            self._check_usable()
+            self._check_open()
         return True
 
     def run(self, group: int, method: str, *args: Any) -> Any:
@@ -394,36 +393,20 @@ class WorkerGroup(abc.ABC):
 
     def _fail(self, error: BaseException, job: Job) -> None:
         """Close all workers; raise `error` with a note that names the job's worker and groups."""
+        if isinstance(error, StopIteration) or not isinstance(error, Exception):
+            # Raised unchanged, it would end the caller's loop, or the program.
+            text = f"an environment, actor or factory raised {error!r}"
+            error, error.__cause__ = RuntimeError(text), error
         groups, where = f"group {job.group}", self.describe(job.worker)
         if not self._is_ready(job.worker):
             groups = f"groups {self.groups_of(job.worker)}"
-        self._end = f"they were closed when {groups} in {where} failed: {error}"
+        self._end = f"was closed when {groups} in {where} failed: {error}"
         error.add_note(f"in {where}, {groups}")
         try:
             self.close(timeout=1.0)
         except Exception as second:
             error.add_note(f"closing the environments failed, too: {second!r}")
         raise error
-
-    def _check_usable(self) -> None:
-        if self._end is not None:
-            raise ClosedError(f"these {self.name}s cannot be used any more: {self._end}")
-
-    def close(self, timeout: float = 3.0) -> None:
-        """Close all workers; kill those still running after about `timeout` seconds.
-
-        Calling it again does nothing.
-        """
-        if self._end is None:
-            self._end = "they have been closed"
-        self._jobs.clear()
-        self._close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class LocalWorkers(WorkerGroup):
@@ -433,9 +416,10 @@ class LocalWorkers(WorkerGroup):
     """
 
     def _start(self) -> None:
-        self._published: VersionedTree | None = None
+        self._published: tuple[int, Any] = (-1, None)
         self._hosted: HostedObjects | None = None
-        self._waiting: list[tuple[Job, tuple[Any, ...]]] = []
+        # Each job with its arguments, and what was published when it was submitted.
+        self._waiting: list[tuple[Job, tuple[Any, ...], tuple[int, Any]]] = []
 
     def describe(self, worker: int) -> str:
         return "this process"
@@ -444,14 +428,14 @@ class LocalWorkers(WorkerGroup):
         return True
 
     def _publish(self, tree: Any, version: int) -> None:
-        self._published = VersionedTree.of(tree, version)
+        self._published = version, clone_tree(tree)
 
     def _send(self, job: Job, args: tuple[Any, ...]) -> None:
         job.call = concurrent.futures.Future()
-        self._waiting.append((job, args))
+        self._waiting.append((job, args, self._published))
 
     def _wait(self, seconds: float, group: int | None) -> None:
-        chosen = next((pair for pair in self._waiting if group in (None, pair[0].group)), None)
+        chosen = next((each for each in self._waiting if group in (None, each[0].group)), None)
         if chosen is None:
             return
         # The job is done already if an interrupt came before it was removed from the list.
@@ -459,14 +443,14 @@ class LocalWorkers(WorkerGroup):
             self._execute(*chosen)
         self._waiting.remove(chosen)
 
-    def _execute(self, job: Job, args: tuple[Any, ...]) -> None:
+    def _execute(self, job: Job, args: tuple[Any, ...], published: tuple[int, Any]) -> None:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             if self._hosted is None:
                 groups = range(self.num_groups)
                 self._hosted = HostedObjects(self.make_object, groups, own_process=False)
-            self._hosted.published = self._published
+            self._hosted.published = published
             job.call.set_result(self._hosted.call(job.group, job.method, *args))
         except Exception as error:
             job.call.set_exception(error)

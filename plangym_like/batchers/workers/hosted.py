@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
-from plangym_like.batchers.trees import tensor_over
-from plangym_like.batchers.weights import VersionedTree
+from plangym_like.batchers.trees import clone_tree
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
+from plangym_like.processes.shared_memory import attach
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
-from plangym_like.vector.memory import attach_arrays
-from plangym_like.vector.tree import Leaf
-
-
-def control_layout(num_groups: int) -> Any:
-    """Return the layout of the control memory: a heartbeat for each group, and the stop flag."""
-    return {"beats": Leaf((num_groups,), torch.int64), "stop": Leaf((1,), torch.int64)}
 
 
 class StoppedError(Exception):
@@ -42,8 +35,7 @@ class GroupContext:
         self.group = group
         self.own_process = host.own_process
         self._host = host
-        self._beats: memoryview | None = None
-        self._stop: memoryview | None = None
+        self._control: memoryview | None = None
 
     def beat(self) -> None:
         """Report progress to the owner; a hosted object calls this at least once per step.
@@ -53,23 +45,22 @@ class GroupContext:
         StoppedError
             The owner is closing its workers.
         """
-        if self._beats is None or self._stop is None:
-            control = self._host.control
-            if control is None:
+        if self._control is None:
+            if self._host.control is None:
                 return
-            self._beats = memoryview(control["beats"].numpy())
-            self._stop = memoryview(control["stop"].numpy())
-        self._beats[self.group] += 1
-        if self._stop[0]:
+            self._control = memoryview(self._host.control)
+        self._control[1 + self.group] += 1
+        if self._control[0]:
             raise StoppedError("the workers are being closed")
 
     def load(self, known: int) -> tuple[int, Any] | None:
-        """Return the version and a copy of the tree that the owner has published.
+        """Return what was published last when the current job was submitted: its version, and a
+        copy of the tree.
 
-        Return ``None`` if the version is `known`, or if nothing has been published.
+        Return ``None`` if the version is `known`, or if nothing was published.
         """
-        published = self._host.published
-        return None if published is None else published.read(known)
+        version, tree = self._host.published
+        return None if version in (-1, known) else (version, clone_tree(tree))
 
 
 class HostedObjects:
@@ -86,11 +77,11 @@ class HostedObjects:
     Attributes
     ----------
     own_process : bool
-    control : tree of Tensor or None
-        Memory of the layout `control_layout`, which is shared with the owner's process, or read for
-        it; ``None`` in that process itself.
-    published : VersionedTree or None
-        What the owner has published.
+    control : array int64 or None
+        The stop flag, and a count of heartbeats for each group. The memory is shared with the
+        owner's process, or read for it; ``None`` in that process itself.
+    published : (int, tree of Tensor)
+        What was published last when the current job was submitted, and its version; -1 if nothing.
     """
 
     def __init__(
@@ -105,63 +96,26 @@ class HostedObjects:
             torch.set_num_threads(1)
         self.own_process = own_process
         self.control = control
-        self.published: VersionedTree | None = None
+        self.published: tuple[int, Any] = (-1, None)
         self._objects: dict[int, Any] = {}
-        self._failure: BaseException | None = None
         trials = KnownTrials()
         for group in groups:
             context = GroupContext(group, self)
             try:
                 with trials_shared(trials):
-                    self._objects[group] = self._guarded(make_object, context)
+                    self._objects[group] = make_object(context)
             except BaseException:
                 with suppress(Exception):
                     self.close()
                 raise
 
-    def attach(self, kind: str, layout: Any, *, fds: Sequence[int]) -> None:
-        """Map shared memory. If this fails, every later `call` fails too.
-
-        Parameters
-        ----------
-        kind : {"control", "published"}
-            The attribute that it belongs to.
-        """
-        (fd,) = fds
-        try:
-            # Mapping the memory closes its descriptor, but locks need one.
-            lock = os.dup(fd) if kind == "published" else -1
-            tree = attach_arrays(fd, layout, tensor_over)
-        except BaseException as error:
-            self._failure = error
-            raise
-        if kind == "control":
-            self.control = tree
-            return
-        if self.published is not None:
-            self.published.close()
-        self.published = VersionedTree(tree, lock)
+    def attach_control(self, *, fds: Sequence[int]) -> None:
+        """Map the memory of `control`."""
+        self.control = attach(fds[0]).view(np.int64)
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """Call `method` on the object of `group`, and return its result."""
-        if self._failure is not None:
-            raise self._failure
-        return self._guarded(getattr(self._objects[group], method), *args)
-
-    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call `function`; turn exceptions that would end a loop or process into `RuntimeError`.
-
-        They are `StopIteration`, `SystemExit`, `KeyboardInterrupt` and `GeneratorExit`. In the
-        owner's process, all but `StopIteration` are raised unchanged.
-        """
-        try:
-            return function(*args)
-        except StopIteration as error:
-            raise RuntimeError("an environment, actor or factory raised StopIteration") from error
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            if not self.own_process:
-                raise
-            raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
+        return getattr(self._objects[group], method)(*args)
 
     def close(self) -> None:
         """Close all objects that have a ``close`` method, even if one raises an error."""

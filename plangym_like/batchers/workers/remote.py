@@ -11,20 +11,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.trees import (
-    empty,
-    layout_of_tensors,
-    tensor_over,
-)
-from plangym_like.batchers.weights import VersionedTree
+from plangym_like.batchers.trees import as_arrays, as_tensors, to_device
 from plangym_like.batchers.workers.group import Job, LocalWorkers, WorkerGroup, Workers
 from plangym_like.batchers.workers.hosted import (
     GroupContext,
     HostedObjects,
-    control_layout,
     with_settings_of_here,
 )
 from plangym_like.cluster import ray_session
@@ -40,8 +33,7 @@ from plangym_like.processes.shared_memory import SharedBlock, as_bytes, attach
 from plangym_like.processes.wire import dumps, dumps_by_value, loads
 from plangym_like.results import Stats
 from plangym_like.states.rows import adopt_session_key, session_key
-from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import Leaf, tree_map
+from plangym_like.vector.tree import tree_leaves
 
 # Imported once in the fork server from which workers are forked.
 _PRELOAD = ("torch", "plangym_like.batchers.workers.remote")
@@ -114,14 +106,30 @@ class ProcessHost(HostedObjects):
         """Map a block of memory that the owner will lend by its `number`."""
         self._blocks[number] = attach(fds[0])
 
-    def call_and_ship(self, block: int | None, group: int, method: str, args: Any) -> Shipment:
-        """Call `method` of the object of `group`; put a large result into the lent `block`."""
+    def call_and_ship(
+        self,
+        block: int | None,
+        published: Shipment | None,
+        group: int,
+        method: str,
+        args: Any,
+        *,
+        fds: Sequence[int] = (),
+    ) -> Shipment:
+        """Call `method` of the object of `group`; put a large result into the lent `block`.
+
+        `published` is what this process lacks of what was published; its arrays are in the memory
+        with the descriptor in `fds`, if there is one.
+        """
+        if published is not None:
+            version, tree = published.open(attach(fds[0]) if fds else None)
+            self.published = version, as_tensors(tree)
         result = self.call(group, method, *args)
         return ship(result, None if block is None else self._blocks[block])
 
 
 class ProcessWorkers(WorkerGroup):
-    """Worker processes. Weights and large results are in shared memory; other data is pickled.
+    """Worker processes. Large weights and results are in shared memory; other data is pickled.
 
     Workers are not replaced when they die, because the state of their objects is lost.
     """
@@ -129,8 +137,12 @@ class ProcessWorkers(WorkerGroup):
     def _start(self) -> None:
         check_can_start()
         self.num_workers = self.count_workers(len(os.sched_getaffinity(0)))
-        self._memories: list[SharedArrays] = []
-        self._published: tuple[SharedArrays, VersionedTree] | None = None
+        self._control_block = SharedBlock(8 * (self.num_groups + 1))
+        self._control = as_bytes(self._control_block.memory).view(np.int64)
+        # What was published: its version, itself, and the memory that it is in if it is large. For
+        # each worker, the version that it has.
+        self._published: tuple[int, Shipment | None, SharedBlock | None] = (-1, None, None)
+        self._known = [-1] * self.num_workers
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         # The memory for results: the size that the largest one needs, all blocks, and those that
@@ -151,19 +163,11 @@ class ProcessWorkers(WorkerGroup):
                     name=f"{self.name}-{number}",
                 )
                 self._workers.append(WorkerHandle(process, number))
+                process.apply(HostedObjects.attach_control, fds=[self._control_block.fd])
             self._pool = WorkerPool(self._workers, counts=Stats())
-            self._control = self._share("control", control_layout(self.num_groups)).arrays
         except BaseException:
             self._close(0.0)
             raise
-
-    def _share(self, kind: str, layout: Any) -> SharedArrays:
-        """Make shared memory, and let all workers map it; see `HostedObjects.attach`."""
-        shared = SharedArrays(layout, tensor_over)
-        self._memories.append(shared)
-        for worker in self._workers:
-            worker.process.apply(HostedObjects.attach, kind, layout, fds=[shared.fd])
-        return shared
 
     @property
     def pids(self) -> list[int]:
@@ -179,23 +183,26 @@ class ProcessWorkers(WorkerGroup):
         return self._workers[worker].ready
 
     def _publish(self, tree: Any, version: int) -> None:
-        layout = {"version": Leaf((1,), torch.int64), "tree": layout_of_tensors(tree)}
-        if self._published is not None and self._published[0].layout != layout:
-            shared, _ = self._published
-            self._published = None
-            self._memories.remove(shared)
-            shared.close()
-        if self._published is None:
-            shared = self._share("published", layout)
-            self._published = shared, VersionedTree(shared.arrays, shared.fd)
-        self._published[1].write(tree, version, self.options.timeout)
+        content = as_arrays(to_device(tree, "cpu"))
+        arrays = [leaf for leaf in tree_leaves(content) if isinstance(leaf, np.ndarray)]
+        nbytes = sum(_padded(array.nbytes) for array in arrays)
+        # Never written again, so no reader needs a lock. The kernel frees it after the last reader.
+        block = SharedBlock(nbytes) if nbytes > _MOST_SENT_NBYTES else None
+        shipment = ship((version, content), None if block is None else as_bytes(block.memory))
+        self._published = version, shipment, block
 
     def _send(self, job: Job, args: tuple[Any, ...]) -> None:
-        process, number = self._workers[job.worker].process, None
+        number, lacking, fds = None, None, []
         if self._nbytes > _MOST_SENT_NBYTES:
             job.block = self._lend(job.worker)
             number = job.block.number
-        job.call = process.apply(ProcessHost.call_and_ship, number, job.group, job.method, args)
+        version, shipment, memory = self._published
+        if self._known[job.worker] != version:
+            self._known[job.worker], lacking = version, shipment
+            fds = [] if memory is None else [memory.fd]
+        job.call = self._workers[job.worker].process.apply(
+            ProcessHost.call_and_ship, number, lacking, job.group, job.method, args, fds=fds
+        )
 
     def _lend(self, worker: int) -> SharedBlock:
         """Return a block with room for the largest result so far."""
@@ -231,17 +238,14 @@ class ProcessWorkers(WorkerGroup):
         self._pool.wait(max(0.0, seconds))
 
     def _beats(self, worker: int) -> int:
-        beats = self._control["beats"].tolist()
-        return sum(beats[group] for group in self.groups_of(worker))
+        return int(self._control[1:][self.groups_of(worker)].sum())
 
     def _close(self, timeout: float) -> None:
-        if self._memories:
-            # Running jobs end at their next step.
-            self._memories[0].arrays["stop"].fill_(1)
+        # Running jobs end at their next step.
+        self._control[0] = 1
         self._pool.close(timeout)
         self._workers.clear()
-        for memory in self._memories:
-            memory.close()
+        self._control_block.close()
         for block in self._blocks:
             block.close()
         self._blocks.clear()
@@ -273,7 +277,7 @@ class RayHost:
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
         self._recipe, self._groups = recipe, groups
-        self._control = empty(control_layout(num_groups), ())
+        self._control = np.zeros(num_groups + 1, np.int64)
         self._hosted: HostedObjects | None = None
         self._failure: bytes | None = None
 
@@ -302,19 +306,18 @@ class RayHost:
             if self._hosted is None:
                 return b"", self._failure
             if published is not None:
-                version, tree = published
-                self._hosted.published = VersionedTree.of(tree, version)
+                self._hosted.published = published
             return dumps(self._hosted.call(group, method, *loads(args))), None
         except BaseException as error:
             return b"", pack_exception(error, skip_frames=1)
 
     def beats(self) -> int:
         """Return how often the objects have reported progress."""
-        return int(self._control["beats"].sum())
+        return int(self._control[1:].sum())
 
     def stop(self) -> None:
         """End the current job at its next step."""
-        self._control["stop"].fill_(1)
+        self._control[0] = 1
 
     def close(self) -> None:
         """Close the objects, once the current job has ended."""
@@ -391,7 +394,7 @@ class RayWorkers(WorkerGroup):
         return done
 
     def _publish(self, tree: Any, version: int) -> None:
-        content = version, tree_map(lambda tensor: tensor.detach().cpu(), tree)
+        content = version, to_device(tree, "cpu")
         self._published = version, ray_session.import_ray().put(content)
 
     def _send(self, job: Job, args: tuple[Any, ...]) -> None:

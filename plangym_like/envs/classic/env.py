@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome
-from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.classic.equations import (
     DYNAMICS,
     Columns,
@@ -257,13 +256,6 @@ class ClassicControlSimulator(GymnasiumSimulator):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", _STEPPED_AGAIN)
                 return super().step(action, dt)
-
-    def step_env(self, action: Any) -> EnvStep:
-        """Step the environment itself; do not warn if the episode has already ended."""
-        if getattr(self.base, "steps_beyond_terminated", None) == 0:
-            return self.step(action, 1)[:5]
-        with np.errstate(all="ignore"):
-            return super().step_env(action)
 
 
 class ClassicControlEnv(FamilyEnv):

@@ -496,14 +496,11 @@ class RobotKernel(Kernel):
             place = recording.places["model"][0]
             numbers[:, 1:, place] = numbers[:, :1, place]
         rewards, ended, infos = recording.compute_rewards(numbers, actions)
-        if rewards.shape[1] == 1:
-            self._write_frame(rows, block, numbers, rewards, ended, infos, elapsed)
-        else:
-            ended = np.broadcast_to(ended, rewards.shape)
-            over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
-            np.minimum(ran, over + 1, out=ran)
-            flags = over < ran, self._late(elapsed + ran)
-            self._write_results(rows, block, numbers, rewards, infos, flags, ran, held)
+        ended = np.broadcast_to(ended, rewards.shape)
+        over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
+        np.minimum(ran, over + 1, out=ran)
+        flags = over < ran, self._late(elapsed + ran)
+        self._write_results(rows, block, numbers, rewards, infos, flags, ran, held)
         self._store(rows, block, source, record.bytes[:count], ran, elapsed)
 
     def _record(self, frames: int) -> Record:
@@ -516,28 +513,6 @@ class RobotKernel(Kernel):
         return record
 
     # Results
-
-    def _write_frame(
-        self,
-        rows: Rows,
-        block: slice,
-        numbers: NDArray[np.float64],
-        rewards: NDArray[Any],
-        ended: NDArray[np.bool_] | bool,
-        infos: dict[str, Any],
-        elapsed: NDArray[np.int64],
-    ) -> None:
-        """Write the results of one frame per row, like `_write_results` with fewer operations."""
-        lead = (block, 0) if rows.inputs.horizon else (block,)
-        rows.n_step[block] = 1
-        # Adding 0 turns -0.0 into 0.0, as sums that begin at 0 do.
-        np.add(rewards[:, 0], 0.0, out=rows.rewards[lead])
-        rows.terminateds[lead] = ended if isinstance(ended, bool) else ended[:, 0]
-        rows.truncateds[lead] = self._late(elapsed + 1)
-        if rows.observations is not None:
-            self._recording.observe(numbers[:, 1], rows.observations[lead])
-        for name, column in rows.columns.items():
-            column[block] = infos[name][:, 0]
 
     def _write_results(
         self,

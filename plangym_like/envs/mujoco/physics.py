@@ -13,9 +13,10 @@ See "The State" in the chapter "Computation" of MuJoCo's documentation.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -31,10 +32,10 @@ INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 # Parts with numbers of any size. MuJoCo resets a simulation with larger numbers than `mjMAXVAL`.
 _ANY_SIZE = ("history", "plugin_state", "userdata")
+# The number of episodes whose first steps show what changes.
+_TRIALS = 3
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
-# A copy of the model's list of plugins, and pointers to their data.
-_PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
 PARTS = {
     _NAMES.get(name, name): flag
@@ -227,28 +228,6 @@ def drawn(data: Any) -> dict[str, NDArray[Any]]:
     return {name: array for name, array in arrays.items() if array is not None and array.size}
 
 
-def derived(data: Any) -> dict[str, NDArray[Any]]:
-    """Return every array of `data` that has a fixed size and is not in the integration state.
-
-    Contacts and constraints are not included: their number changes from step to step, and they are
-    stored elsewhere.
-    """
-    first, parts = address_of(data.qpos), PARTS.keys() | _PLUGINS
-    found = {}
-    for name in dir(data):
-        array = getattr(data, name, None)
-        if not isinstance(array, np.ndarray) or name in parts or not array.size:
-            continue
-        if first <= address_of(array) < first + data.nbuffer and array.flags.c_contiguous:
-            found[name] = array
-    return found
-
-
-def address_of(array: NDArray[Any]) -> int:
-    """Return the address of the first byte of `array`."""
-    return int(array.__array_interface__["data"][0])
-
-
 def _parts(model: Any, data: Any) -> dict[str, tuple[slice, tuple[int, ...]]]:
     """Return the place and the shape of each part of the integration state, in units of 8 bytes.
 
@@ -294,6 +273,20 @@ def _options(model: Any, without: Collection[str]) -> dict[str, Any]:
         names = [f"{group}.{name}" for name in dir(part) if name[0] != "_"]
         found.update({name: attrgetter(name)(model) for name in names if name not in without})
     return copy.deepcopy(found)
+
+
+def begun_episodes(env: Any) -> Iterator[None]:
+    """Play the first two steps of some episodes of `env`; yield after each reset and step."""
+    # Sampling from the environment's own space would change its random sequence.
+    actions = copy.deepcopy(env.action_space)
+    actions.seed(0)
+    for seed in range(_TRIALS):
+        env.reset(seed=seed)
+        yield
+        with contextlib.suppress(Exception):
+            for _ in range(2):
+                env.step(actions.sample())
+                yield
 
 
 class EditedArrays:

@@ -354,13 +354,11 @@ class HumanoidStandup(Robot):
     contact_forces = True
     recorded, observe = Humanoid.recorded, Humanoid.observe
 
-    def weights(self) -> tuple[float, float, tuple[float, float]]:
-        """Return the weights of controls and impacts, and the range of the cost of impacts."""
-        env = self.env
-        return env._ctrl_cost_weight, env._impact_cost_weight, env._impact_cost_range
-
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        control_weight, impact_weight, impacts = self.weights()
+        # Version 4 has no weights.
+        control_weight = getattr(self.env, "_ctrl_cost_weight", 0.1)
+        impact_weight = getattr(self.env, "_impact_cost_weight", 0.5e-6)
+        impacts = getattr(self.env, "_impact_cost_range", (-np.inf, 10))
         upward = (frames.after("qpos")[..., 2] - 0) / self.env.model.opt.timestep
         effort = control_weight * total_of(np.square(frames.after("ctrl")))
         impact = impact_weight * total_of(np.square(frames.after("cfrc_ext")), 2)
@@ -381,9 +379,6 @@ class HumanoidStandup(Robot):
 
 class HumanoidStandupV4(HumanoidStandup):
     """HumanoidStandup-v4."""
-
-    def weights(self) -> tuple[float, float, tuple[float, float]]:
-        return 0.1, 0.5e-6, (-np.inf, 10)
 
     def observe(self, look: Look, out: Array) -> None:
         put_parts(out, look("qpos")[..., 2:], *_everything_else(look))

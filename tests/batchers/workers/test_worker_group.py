@@ -115,17 +115,24 @@ def test_results_stay_as_they_are_until_they_are_released(num_workers: int) -> N
 
 
 @WORKERS
-def test_published_weights_are_loaded_by_their_version(num_workers: int) -> None:
+@pytest.mark.parametrize("size", [2, 20_000], ids=["sent", "in shared memory"])
+def test_a_job_loads_what_was_published_before_it(num_workers: int, size: int) -> None:
     with start_workers(Hosted, 2, Workers(num_workers)) as workers:
-        tree = {"x": torch.ones(2)}
+        jobs, expected = [workers.submit(0, "read", -1)], [None]
+        tree = {"x": torch.ones(size)}
         assert workers.publish(tree) == 0
-        assert [workers.run(group, "read", -1) for group in (0, 1)] == [(0, [1.0, 1.0])] * 2
-        assert workers.run(1, "read", 0) is None
+        jobs += [
+            workers.submit(group, "read", known) for group, known in ((0, -1), (1, -1), (1, 0))
+        ]
         tree["x"] += 1
         assert workers.publish(tree) == 1
-        assert workers.run(1, "read", 0) == (1, [2.0, 2.0])
+        jobs.append(workers.submit(0, "read", 0))
         assert workers.publish({"x": torch.zeros(3)}) == 2
-        assert [workers.run(group, "read", 1) for group in (0, 1)] == [(2, [0.0] * 3)] * 2
+        jobs.append(workers.submit(1, "read", 1))
+        while workers.wait():
+            pass
+        expected += [(0, [1.0] * size)] * 2 + [None, (1, [2.0] * size), (2, [0.0] * 3)]
+        assert [job.result for job in jobs] == expected
 
 
 @WORKERS
@@ -140,7 +147,7 @@ def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
 def test_weights_of_changing_shapes_leave_no_descriptors() -> None:
     with start_workers(Hosted, 1, Workers(1)) as workers:
         counts = []
-        for size in range(1, 6):
+        for size in range(20_000, 20_005):
             version = workers.publish({"x": torch.ones(size)})
             assert workers.run(0, "read", -1) == (version, [1.0] * size)
             counts.append([psutil.Process(pid).num_fds() for pid in (os.getpid(), *workers.pids)])
