@@ -95,9 +95,8 @@ class Fragment(NamedTuple):
     actor : dict of str to tree of Tensor ``(T, B, ...)``
         The actor's infos: it returned ``actor[key][t]`` together with ``state.act[t]``.
     env : dict of str to tree of Tensor ``(T, B, ...)``
-        The numbers in the environments' infos; 0 where a step's info lacks the key. A key is
-        present from the first fragment in which it occurs. If numbers of several dtypes occur, the
-        dtype is NumPy's common one, from that fragment on.
+        The numbers in the environments' infos in this fragment; 0 where a step's info lacks the
+        key. If numbers of several dtypes occur, the dtype is NumPy's common one.
     bootstrap : Tensor ``(1, B)``
         The critic's estimate at ``state.obs[T]``; float32 0 without a critic.
     hx : tree of Tensor
@@ -251,17 +250,9 @@ class FragmentOptions(NamedTuple):
 
 
 class StepViews(NamedTuple):
-    """The inputs and outputs of one step.
+    """The inputs and outputs of one step, for the actor ``(1, B, ...)`` and for lanes ``(B, ...)``.
 
-    Attributes
-    ----------
-    obs, act, rew, fin, actor : tree of Tensor ``(1, B, ...)``
-        In the form that the actor takes and returns.
-    actions : tree of array ``(B, ...)``
-        Arrays that share memory with `act`, in the form that lanes take.
-    outcome : Outcome
-        The arrays that lanes write the results of the step to.
-    stepno : array int64 ``(B,)``
+    `actions` are arrays that share memory with `act`. Lanes write their results to `outcome`.
     """
 
     obs: Any
@@ -277,11 +268,7 @@ class StepViews(NamedTuple):
 class FragmentBuffer:
     """The memory for the steps of one fragment, and views of each step.
 
-    Parameters
-    ----------
-    num_steps, num_lanes : int
-    observation, action, actor : tree of Leaf
-        The layouts of one observation, one action and one info of the actor, for one lane.
+    `observation`, `action` and `actor` are the layouts of what one lane has at one step.
 
     Attributes
     ----------
@@ -384,42 +371,29 @@ class InfoColumns:
         return columns
 
 
-class FragmentInfos:
-    """Joins the columns of groups, in the owner's process.
+def join_infos(groups: Sequence[Columns]) -> dict[Any, Any]:
+    """Return the infos of all groups as a tree of tensors ``(T, B, ...)``.
 
-    A key is present from the first fragment in which it occurs, and dtypes never become narrower.
+    Parameters
+    ----------
+    groups : sequence of dict
+        The result of `InfoColumns.columns` of each group.
+
+    Raises
+    ------
+    InputError
+        The shapes of two groups differ, or a key leads to a number here and to more keys there.
     """
-
-    def __init__(self) -> None:
-        # For each key, the column of a group whose infos lack it.
-        self._blanks: Columns = {}
-
-    def join(self, groups: Sequence[Columns]) -> dict[Any, Any]:
-        """Return the infos of all groups as a tree of tensors ``(T, B, ...)``.
-
-        Parameters
-        ----------
-        groups : sequence of dict
-            The result of `InfoColumns.columns` of each group.
-
-        Raises
-        ------
-        InputError
-            The shapes of two groups or fragments differ, or a key leads to a number here and to
-            more keys there.
-        """
-        for path, column in (pair for columns in groups for pair in columns.items()):
-            blank = self._blanks.setdefault(path, np.zeros_like(column))
-            if blank.shape != column.shape:
-                raise _other_shape(path, blank.shape[2:], column.shape[2:])
-        tree: dict[Any, Any] = {}
-        for path, blank in self._blanks.items():
-            parts = [columns.get(path, blank) for columns in groups]
-            # The blank column has no rows here, but the dtype of earlier fragments.
-            whole = np.concatenate([blank[:, :0], *parts], 1)
-            self._blanks[path] = np.zeros_like(blank, whole.dtype)
-            _put(tree, path, torch.from_numpy(whole))
-        return tree
+    tree: dict[Any, Any] = {}
+    for path in dict.fromkeys(path for columns in groups for path in columns):
+        known = [columns[path] for columns in groups if path in columns]
+        for column in known:
+            if column.shape != known[0].shape:
+                raise _other_shape(path, known[0].shape[2:], column.shape[2:])
+        blank = np.zeros_like(known[0])
+        whole = np.concatenate([columns.get(path, blank) for columns in groups], 1)
+        _put(tree, path, torch.from_numpy(whole))
+    return tree
 
 
 def _put(tree: Any, path: Path, value: torch.Tensor) -> None:
