@@ -297,7 +297,7 @@ class Collector:
         obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
-        value = self._ask(self._actor.value, inputs, hx)[0].to("cpu", copy=True)
+        value: torch.Tensor = self._ask(self._actor.value, inputs, hx)[0].to("cpu", copy=True)
         value[~torch.from_numpy(cut)] = 0
         return value
 

@@ -130,19 +130,10 @@ class Closable(abc.ABC):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One method call on a hosted object.
+    """The running `call` of a `method` of the object of `group`, which `worker` hosts.
 
-    Attributes
-    ----------
-    group, worker : int
-        The group of the object, and the worker that hosts it.
-    method : str
-    call : Future
-        The running call.
-    result : object
-        Set by `WorkerGroup.wait`.
-    block : SharedBlock or None
-        The memory that is lent to the worker for the arrays of the result.
+    `result` is set by `WorkerGroup.wait`. `block` is memory that is lent to the worker for the
+    arrays of the result.
     """
 
     group: int
