@@ -1,7 +1,7 @@
 """Trees of tensors: make, convert and move them.
 
->>> from plangym_like.vector.tree import layout_of, take
->>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
+>>> from plangym_like.vector.tree import take
+>>> layout = tensor_layout({"image": Leaf((2, 2), np.uint8), "speed": Leaf((), float)})
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)
 >>> rows = empty(layout, (3,))

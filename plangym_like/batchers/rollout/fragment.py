@@ -20,7 +20,7 @@ from plangym_like.batchers.trees import (
     to_device,
 )
 from plangym_like.errors import InputError
-from plangym_like.vector.tree import Leaf, as_numbers, take, tree_map
+from plangym_like.vector.tree import NUMERIC_KINDS, Leaf, take, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -336,7 +336,7 @@ class InfoColumns:
                 continue
             kind = type(value)
             if kind not in _NUMBERS and not (kind is int and abs(value) < 2**63):
-                value = as_numbers(value)
+                value = _as_numbers(value)
                 if value is None:
                     continue
                 value = value.copy()
@@ -418,3 +418,18 @@ def _other_shape(path: Path, first: Any, now: Any, lane: int | None = None) -> I
 
 def _named(path: Path) -> str:
     return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+
+
+def _as_numbers(value: Any) -> NDArray[Any] | None:
+    """Return a number, list or tensor as an array of numbers; ``None`` if it is something else.
+
+    A tensor of dtype ``bfloat16``, which NumPy does not have, becomes ``float32``.
+    """
+    try:
+        if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
+            value = value.detach().cpu()
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return array if array.dtype.kind in NUMERIC_KINDS else None

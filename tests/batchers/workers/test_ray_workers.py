@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from vanishing import assert_gone
+from suite import assert_gone
 
 from plangym_like.batchers.workers.group import WorkerGroup, Workers
 from plangym_like.batchers.workers.hosted import GroupContext
