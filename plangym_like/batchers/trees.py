@@ -1,6 +1,6 @@
 """Trees of tensors: make, convert and move them.
 
->>> from plangym_like.vector.tree import take
+>>> from plangym_like.vector.tree import Leaf, take
 >>> layout = tensor_layout({"image": Leaf((2, 2), np.uint8), "speed": Leaf((), float)})
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)

@@ -337,16 +337,13 @@ class InfoColumns:
             kind = type(value)
             if kind not in _NUMBERS and not (kind is int and abs(value) < 2**63):
                 value = _as_numbers(value)
-                if value is None:
-                    continue
-                value = value.copy()
-            self._noted.setdefault(place, []).append((t, lane, value))
+            if value is not None:
+                self._noted.setdefault(place, []).append((t, lane, value))
 
     def columns(self, num_steps: int, num_lanes: int) -> Columns:
         """Return a column ``(T, B, ...)`` for each path, with 0 where a step's info lacks it.
 
-        The dtype holds all values by NumPy's rules of promotion: 0.5 among integers makes a column
-        of float64.
+        The dtype holds all values: 0.5 among integers makes a column of float64.
 
         Raises
         ------
@@ -359,9 +356,8 @@ class InfoColumns:
             try:
                 rows = np.asarray(values)
             except ValueError as error:
-                shapes = [np.shape(value) for value in values]
-                k = next(k for k, shape in enumerate(shapes) if shape != shapes[0])
-                raise _other_shape(path, shapes[0], shapes[k], lanes[k]) from error
+                first, second, *_ = dict.fromkeys(map(np.shape, values))
+                raise _other_shape(path, first, second) from error
             try:
                 as_torch_dtype(rows.dtype)
             except InputError:
@@ -402,34 +398,29 @@ def _put(tree: Any, path: Path, value: torch.Tensor) -> None:
             tree = tree.setdefault(key, {})
     if not isinstance(tree, dict) or isinstance(tree.get(path[-1]), dict):
         raise InputError(
-            f"the info {_named(path)} is a number in one step and a dict in another: keep one "
-            "kind, or give infos=False"
+            f"the info {_name(path)} is a number in one step and a dict in another: keep one kind, "
+            "or give infos=False"
         )
     tree[path[-1]] = value
 
 
-def _other_shape(path: Path, first: Any, now: Any, lane: int | None = None) -> InputError:
-    owner = "the" if lane is None else f"lane {lane}'s"
+def _other_shape(path: Path, first: Any, now: Any) -> InputError:
     return InputError(
-        f"{owner} info {_named(path)} had the shape {tuple(first)} before, and {tuple(now)} now. A "
+        f"the info {_name(path)} had the shape {tuple(first)} before, and {tuple(now)} now. A "
         "fragment holds arrays of one shape: keep the shape, or give infos=False"
     )
 
 
-def _named(path: Path) -> str:
-    return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+def _name(path: Path) -> str:
+    return repr("/".join(map(str, path)))
 
 
 def _as_numbers(value: Any) -> NDArray[Any] | None:
-    """Return a number, list or tensor as an array of numbers; ``None`` if it is something else.
-
-    A tensor of dtype ``bfloat16``, which NumPy does not have, becomes ``float32``.
-    """
+    """Return a number, list or tensor as a new array; ``None`` if it is something else."""
     try:
-        if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
-            value = value.detach().cpu()
-            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-        array = np.asarray(value)
+        if isinstance(value, torch.Tensor):  # NumPy has no bfloat16
+            value = (value.float() if value.dtype is torch.bfloat16 else value).detach().cpu()
+        array = np.array(value)
     except (TypeError, ValueError, RuntimeError):
         return None
     return array if array.dtype.kind in NUMERIC_KINDS else None

@@ -199,8 +199,6 @@ class WorkerGroup(Closable):
         self._progress = [(False, -1)] * self.num_workers
         self._checked_at = 0.0
 
-    # What the kinds of workers do in their own ways
-
     @property
     def pids(self) -> list[int]:
         """The process ids of the workers, each valid on its machine; empty without workers."""
@@ -241,8 +239,6 @@ class WorkerGroup(Closable):
     def _beats(self, worker: int) -> int:
         """Return how many times the worker has reported progress, as far as is known."""
         return 0
-
-    # What they have in common
 
     def count_workers(self, num_cores: int) -> int:
         """Return how many workers to start on a machine or cluster with `num_cores` cores."""

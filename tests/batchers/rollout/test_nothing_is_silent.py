@@ -249,7 +249,7 @@ def test_a_key_that_comes_late(make: Make) -> None:
     ("first", "later", "message"),
     [
         (np.zeros(3), np.zeros(2), r"info 'x' had the shape \(3,\).*\(2,\) now"),
-        (1, {"y": 2}, "'x'.* is a number in one step and a dict in another"),
+        (1, {"y": 2}, "'x.*' is a number in one step and a dict in another"),
     ],
 )
 def test_an_info_of_another_form_is_an_error(first: Any, later: Any, message: str) -> None:
