@@ -303,7 +303,7 @@ class ClassicKernel(LaneKernel):
         gym_envs = list(map(gym_env_of, envs))
         base = gym_envs[0].unwrapped
         dynamics = DYNAMICS.get(type(base))
-        if dynamics is None or not dynamics.suits(base) or not all(map(is_bare, gym_envs)):
+        if dynamics is None or not all(map(is_bare, gym_envs)):
             return None
         first = _settings_of(gym_envs[0])
         if any(_settings_of(env) != first for env in gym_envs) or not agrees(base):
@@ -397,8 +397,9 @@ class ClassicKernel(LaneKernel):
 def _settings_of(env: Any, limit: Any = None) -> tuple[Any, ...]:
     """Return all that steps of a classic control environment and its time limit depend on."""
     base, limit = env.unwrapped, limit or time_limit(env)
-    signature = DYNAMICS[type(base)].signature(base) if type(base) in DYNAMICS else None
-    return type(base), signature, None if limit is None else limit._max_episode_steps
+    constants = DYNAMICS[type(base)].settings(base) if type(base) in DYNAMICS else None
+    settings = constants, vars(base).get("step")
+    return type(base), settings, None if limit is None else limit._max_episode_steps
 
 
 # Wrappers
