@@ -150,8 +150,8 @@ class PlanEnv(Repeatable):
     @cached_property
     def _auditor(self) -> Auditor:
         stepper, executor = self.row_stepper, self.executor
-        alone = executor if executor.isolated else stepper
-        parts = stepper.simulator, stepper.layout, self.name, executor, alone
+        again = executor if executor.isolated else stepper
+        parts = stepper.simulator, stepper.layout, self.name, again
         return Auditor(*parts, mode=self._audit, every=self._audit_every)
 
     def _set_up_for_use(self) -> None:
@@ -422,10 +422,8 @@ class PlanEnv(Repeatable):
             self._start(stepper)
         auditor, sample = self._auditor, None
         if row is not None and not auditor.off and auditor.is_due(1):
-            # This thread holds the stepper's lock. An executor that steps rows here may hold its
-            # own lock while it waits for the stepper's, so using it here could deadlock.
             inputs = layout.check([chosen], row, steps, None)
-            sample = AuditedRows(auditor, inputs, auditor.alone, SubmitOptions())
+            sample = AuditedRows(auditor, inputs, SubmitOptions())
         result = stepper.current.step(
             chosen,
             steps,
@@ -534,6 +532,7 @@ class PlanEnv(Repeatable):
         *,
         seeds: Any = None,
         return_observations: bool = False,
+        legal: bool = False,
     ) -> Rollout: ...
     @overload
     def rollout_batch(
@@ -546,6 +545,7 @@ class PlanEnv(Repeatable):
         return_observations: bool = False,
         blocking: bool = True,
         on_error: str = "raise",
+        legal: bool = False,
     ) -> Any: ...
     def rollout_batch(
         self,
@@ -557,6 +557,7 @@ class PlanEnv(Repeatable):
         return_observations: bool = False,
         blocking: bool = True,
         on_error: str = "raise",
+        legal: bool = False,
     ) -> Any:
         """Step N rows T times in one call, and return a `Rollout`.
 
@@ -567,10 +568,21 @@ class PlanEnv(Repeatable):
             As in `step_batch`.
         return_observations : bool
             Whether to return the observations ``(N, T, *obs_shape)``.
+        legal : bool
+            Whether to replace each action that is not legal by a legal one, which is drawn with the
+            row's actions as the seed. The infos then have ``actions`` ``(N, T)``, those that were
+            taken, and ``rewards`` ``(N, T, P)`` of all players. It is for games of OpenSpiel and
+            PettingZoo without wrappers; others raise `InputError`.
         """
         executor = self.executor
         given = self.get_state() if states is None else states
         inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
+        if legal and not self._layout.plays_out:
+            raise InputError(
+                "legal=True is for games of OpenSpiel and PettingZoo without wrappers; "
+                f"{self.name} does not tell which actions are legal before a step"
+            )
+        inputs.legal = legal
         options = SubmitOptions(True, return_observations, blocking)
         return self._submit(executor, inputs, options, on_error)
 
@@ -587,8 +599,7 @@ class PlanEnv(Repeatable):
         is_due = not auditor.off and inputs.count and auditor.is_due(single_steps(inputs))
         if not is_due:
             return executor.submit(inputs, options)
-        sample = AuditedRows(auditor, inputs, executor, options)
-        options = options._replace(processes=sample.processes)
+        sample = AuditedRows(auditor, inputs, options)
         return sample.audited(executor.submit(inputs, options))
 
     # States

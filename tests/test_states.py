@@ -58,6 +58,19 @@ def test_the_header_is_what_the_documentation_says():
     assert length == SUMMED.payload_nbytes == 200
     assert checksum != 0
     assert len(row) == SUMMED.state_nbytes == HEADER_NBYTES + 200
+
+
+@pytest.mark.parametrize("words", [0, 1, 3, 4, 7, 12, 31, 40])
+def test_many_rows_have_the_checksums_that_each_has_alone(words: int) -> None:
+    each = StateFormat("SUMM", MEANING, 8 * words, checksum=True, variable=True)
+    rows = rows_of(each, 400)
+    alone = rows.copy()
+    for row in alone:
+        each.seal_row(row)
+    assert (rows == alone).all()
+    rows[300, -1 if words else 24] ^= 1
+    with pytest.raises(StateFormatError, match="row 300 is damaged: its checksum"):
+        each.check(rows)
     assert [padded(n) for n in (0, 1, 8, 9)] == [0, 8, 8, 16] and PLAIN.payload_nbytes == 56
 
 

@@ -31,7 +31,8 @@ class Inputs:
     ``(N, state_nbytes)``, or ``(1, state_nbytes)`` if all rows share one state. ``dt`` is one int
     for all rows, or ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says
     whether the checksums of the states have been verified. ``last_infos`` says whether rollouts on
-    this machine return the info of each row's last step, which audits compare.
+    this machine return the info of each row's last step, which audits compare. ``legal`` says
+    whether rollouts replace actions that are not legal; see `Simulator.plays_out`.
     """
 
     count: int
@@ -42,6 +43,7 @@ class Inputs:
     seeds: NDArray[np.uint64] | None
     verified: bool = True
     last_infos: bool = False
+    legal: bool = False
 
 
 class SubmitOptions(NamedTuple):
@@ -57,9 +59,6 @@ class SubmitOptions(NamedTuple):
         Report failed rows in the result, instead of raising their exceptions.
     audit : bool
         Whether this is an audit, which steps rows a second time. They are not counted in `stats`.
-    processes : int array ``(N,)``, optional
-        The process that steps each row: 0 for this one, and i + 1 for worker i. A batch writes
-        them. An audit reads them, and if possible, other processes step the rows again.
     """
 
     states: bool = True
@@ -67,7 +66,6 @@ class SubmitOptions(NamedTuple):
     blocking: bool = True
     masked: bool = False
     audit: bool = False
-    processes: NDArray[np.int32] | None = None
 
 
 class Executor(Protocol):

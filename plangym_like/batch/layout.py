@@ -42,8 +42,8 @@ class Shape(NamedTuple):
         The number of input states; 1 if all rows share one.
     dt : int
         The `dt` of all rows; 0 if each row has its own.
-    seeded, wants_states, wants_observations, last_infos : bool
-        Whether rows have seeds; which results are wanted (see `Inputs` for `last_infos`).
+    seeded, wants_states, wants_observations, last_infos, legal : bool
+        Whether rows have seeds; which results are wanted (see `Inputs` for the last two).
     action : str
         The dtype of the actions as a string, "" if they are objects.
     """
@@ -57,6 +57,7 @@ class Shape(NamedTuple):
     wants_observations: bool
     action: str
     last_infos: bool = False
+    legal: bool = False
 
 
 def shape_of(inputs: Inputs, *, states: bool, observations: bool) -> Shape:
@@ -71,6 +72,7 @@ def shape_of(inputs: Inputs, *, states: bool, observations: bool) -> Shape:
         observations,
         "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
         inputs.last_infos,
+        inputs.legal,
     )
 
 
@@ -87,6 +89,8 @@ class Layout:
         Info keys that every step returns.
     plain_infos : bool
         Whether rows may have other info keys.
+    plays_out : bool
+        As in `Simulator`.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
     """
@@ -99,13 +103,14 @@ class Layout:
         columns: Mapping[str, Leaf],
         *,
         plain_infos: bool,
+        plays_out: bool = False,
         out_of_bounds: str = "pass",
     ) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
         self.format = state_format
         self.columns = dict(columns)
-        self.plain_infos = plain_infos
+        self.plain_infos, self.plays_out = plain_infos, plays_out
         self.out_of_bounds = out_of_bounds
         self.array_actions = isinstance(action_space, spaces.LEAVES)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
@@ -271,6 +276,7 @@ class Layout:
                 found["given"],
                 shape.dt or found["dt"],
                 found.get("seeds"),
+                legal=shape.legal,
             )
         observations: Any = None
         objects: Sequence[NDArray[Any]] = ()
@@ -278,7 +284,7 @@ class Layout:
             leaves = [found[number] for number in range(len(self.obs_leaves))]
             observations = spaces.build(self.observation_space, iter(leaves))
             objects = [leaves[number] for number in self._objects] if self._objects else ()
-        columns = {} if shape.horizon else {name: found["info", name] for name in self.columns}
+        columns = {name: found["info", name] for name in _columns(self, shape)}
         return Rows(
             inputs,
             found.get("states"),
@@ -420,9 +426,21 @@ def _arrays(
     yield "outcomes", "terminateds", lead, flag
     yield "outcomes", "truncateds", lead, flag
     yield "outcomes", "n_step", rows, number
+    for key, (inner, dtype) in _columns(layout, shape).items():
+        yield "outcomes", ("info", key), (*rows, *inner), dtype
+
+
+def _columns(layout: Layout, shape: Shape) -> Mapping[str, Leaf]:
+    """Return the shape and dtype, for each row, of the infos that are arrays."""
     if not shape.horizon:
-        for key, (inner, dtype) in layout.columns.items():
-            yield "outcomes", ("info", key), (*rows, *inner), dtype
+        return layout.columns
+    if not shape.legal:
+        return {}
+    inner, dtype = layout.columns["rewards"]
+    return {
+        "actions": ((shape.horizon,), np.dtype(np.int64)),
+        "rewards": ((shape.horizon, *inner), dtype),
+    }
 
 
 def _common_length(lengths: dict[str, int]) -> int:

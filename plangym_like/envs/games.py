@@ -9,10 +9,11 @@ info of every reset and step has ``action_mask``, ``to_play`` and ``rewards``.
 from __future__ import annotations
 
 import abc
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -36,6 +37,8 @@ _MOST_KEPT = 8192
 # If a position is not kept, so many positions before it are looked up.
 _MOVES_BACK = 8
 _LENGTH_NBYTES = 8
+# Of the generator of random numbers of `Positions.play_out`: D. E. Knuth, "MMIX", 1999.
+_FACTOR = 6364136223846793005
 _SHOWN_MOVES = 12
 
 
@@ -58,6 +61,8 @@ class Rules(abc.ABC):
         The largest number of moves and chance outcomes in a game, if it is known.
     has_chance : bool
         Whether it may be chance's turn.
+    pays_at_end : bool
+        Whether all rewards before the end are 0.
     observation_space : gymnasium.spaces.Box
     render_modes : tuple of str
     """
@@ -70,6 +75,7 @@ class Rules(abc.ABC):
     n_codes: int
     longest: int | None = None
     has_chance: bool = False
+    pays_at_end: bool = False
     observation_space: gymnasium.spaces.Box
     render_modes: tuple[str, ...] = ()
 
@@ -149,6 +155,18 @@ class Position:
             mask[move] = 1
 
 
+class PlayOut(NamedTuple):
+    """Moves that were played from a position to the end of the game, or until there were none left.
+
+    `rewards` holds times, the players who moved, and the rewards of all players; others are 0.
+    """
+
+    history: bytes
+    moves: list[int]
+    rewards: list[tuple[int, int, list[float]]]
+    is_over: bool
+
+
 class Positions:
     """Finds the position of a history, and plays moves; recent positions are kept.
 
@@ -190,15 +208,67 @@ class Positions:
     def _play_chance(
         self, board: Any, history: bytes, mover: int, source: gymnasium.Env[Any, Any]
     ) -> Position:
-        """Play chance outcomes on `board` until it is a player's turn, or the game is over."""
-        rules = self.rules
+        """Play chance outcomes on `board`, and keep the position that follows."""
+        turn, outcomes = self._after_chance(board, source)
+        return self._keep(board, history + outcomes, mover, turn)
+
+    def _after_chance(self, board: Any, source: gymnasium.Env[Any, Any]) -> tuple[int, bytes]:
+        """Play chance outcomes on `board` until it is a player's turn, or the game is over.
+
+        Return whose turn it then is, and the outcomes as a history.
+        """
+        rules, history = self.rules, b""
         turn = rules.turn(board)
         while turn == CHANCE:
             outcome = _drawn(rules.chance_outcomes(board), source.np_random.random())
             rules.apply(board, outcome)
             history += outcome.to_bytes(self.dtype.itemsize, "little")
             turn = rules.turn(board)
-        return self._keep(board, history, mover, turn)
+        return turn, history
+
+    def play_out(
+        self,
+        position: Position,
+        moves: list[int],
+        number: int,
+        source: gymnasium.Env[Any, Any],
+        observations: NDArray[Any] | None = None,
+    ) -> PlayOut:
+        """Play `moves`; those that are not legal are replaced by random legal ones.
+
+        The random numbers begin with `number`. If `observations` ``(T, *obs_shape)`` are given,
+        they are written.
+        """
+        rules, turn, board = self.rules, position.to_play, self.rules.copy(position.board)
+        apply, turn_of, legal_of = rules.apply, rules.turn, rules.legal
+        taken, outcomes = list[int](), list[tuple[int, bytes]]()
+        rewards, before = list[tuple[int, int, list[float]]](), position.returns
+        for move in moves:
+            mover, legal = turn, legal_of(board)
+            if move not in legal:
+                number = (number * _FACTOR + 1) % 2**64
+                move = legal[(number >> 32) * len(legal) >> 32]
+            apply(board, move)
+            taken.append(move)
+            turn = turn_of(board)
+            if turn == CHANCE:
+                turn, drawn = self._after_chance(board, source)
+                outcomes.append((len(taken), drawn))
+            if turn == OVER or not rules.pays_at_end:
+                now = rules.returns(board)
+                earned = [one - other for one, other in zip(now, before, strict=True)]
+                rewards.append((len(taken) - 1, mover, earned))
+                before = now
+            if observations is not None:
+                player = mover if turn == OVER else turn
+                rules.observe(board, player, observations[len(taken) - 1])
+            if turn == OVER:
+                break
+        history, played, start = position.history, np.array(taken, self.dtype), 0
+        for time, drawn in outcomes:
+            history += played[start:time].tobytes() + drawn
+            start = time
+        return PlayOut(history + played[start:].tobytes(), taken, rewards, turn == OVER)
 
     def find(self, history: bytes) -> Position:
         """Return the position after `history`, from a row; play its moves if it is not kept."""
@@ -570,6 +640,51 @@ class GameSimulator(GymnasiumSimulator):
         rows.rewards[block], rows.columns["rewards"][block] = rewards, all_rewards
         rows.columns["to_play"][block], rows.terminateds[block] = players, overs
         rows.truncateds[block], rows.n_step[block] = False, 1
+
+    @property
+    def plays_out(self) -> bool:
+        """Whether there are no wrappers, and no images are observed."""
+        return self._is_bare
+
+    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Play several moves in each row."""
+        if not rows.inputs.legal:
+            super().rollout_rows(rows, start, stop)
+            return
+        self._check_held(int(np.max(rows.inputs.dt)))
+        base, codec, block = self.base, self.codec, slice(start, stop)
+        given, observations = given_states(rows.inputs, block), rows.observations
+        plans = np.array(rows.inputs.actions[block], np.int64)
+        for column in (rows.columns["rewards"], rows.rewards, rows.terminateds, rows.truncateds):
+            column[block] = 0
+        if rows.next_states is not None:
+            rows.next_states[block] = given
+        for index, plan in enumerate(plans.tolist(), start):
+            rows.cursor[0] = index
+            state = given[0 if len(given) == 1 else index - start]
+            before = base.positions.find(codec.get(state.data, HEADER_NBYTES))
+            if before.is_over:
+                base.check(before, plan[0])
+            if codec.saves_generator:
+                self._set_generator(rows, index, state)
+            shown = None if observations is None else observations[index]
+            number = zlib.crc32(plans[index - start])
+            found = base.positions.play_out(before, plan, number, base, shown)
+            count = rows.n_step[index] = len(found.moves)
+            plans[index - start, :count] = found.moves
+            for time, mover, earned in found.rewards:
+                rows.columns["rewards"][index, time] = earned
+                rows.rewards[index, time] = earned[mover]
+            if found.is_over:
+                rows.terminateds[index, count - 1 :] = True
+            if shown is not None:
+                shown[count:] = shown[count - 1]
+            if rows.next_states is not None:
+                fresh = rows.next_states[index]
+                codec.put(fresh.data, HEADER_NBYTES, found.history)
+                if codec.saves_generator:
+                    self._generator.save(fresh, HEADER_NBYTES + self._generator_at)
+        rows.columns["actions"][block] = plans
 
     def _set_generator(self, rows: Rows, index: int, given: Row) -> None:
         """Set the random generator to that of the row `index`, whose state is `given`."""

@@ -47,7 +47,7 @@ class OpenSpielRules(Rules):
             kind.chance_mode == _TYPE.ChanceMode.EXPLICIT_STOCHASTIC
             or game.new_initial_state().is_chance_node()
         )
-        self._has_score = kind.reward_model == _TYPE.RewardModel.REWARDS
+        self.pays_at_end = kind.reward_model != _TYPE.RewardModel.REWARDS
         self.n_codes, self.longest = self.n_actions, game.max_game_length()
         if self.has_chance:
             self.n_codes = max(self.n_actions, game.max_chance_outcomes())
@@ -87,7 +87,7 @@ class OpenSpielRules(Rules):
 
     def returns(self, board: Any) -> list[float]:
         # Some games have a score before the end; and `rewards` counts those of 2048 twice.
-        found: list[float] = board.returns() if self._has_score else board.rewards()
+        found: list[float] = board.rewards() if self.pays_at_end else board.returns()
         return found
 
     def chance_outcomes(self, board: Any) -> list[tuple[int, float]]:

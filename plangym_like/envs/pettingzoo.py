@@ -49,6 +49,8 @@ class PettingZooRules(Rules):
         The largest number of moves.
     """
 
+    pays_at_end = True
+
     def __init__(self, game: Any, longest: int | None) -> None:
         self._game, self.longest, self.title = game, longest, game.metadata["name"]
         if hasattr(game, "_N"):
@@ -86,7 +88,6 @@ class PettingZooRules(Rules):
         return found
 
     def returns(self, board: Any) -> list[float]:
-        # These games give rewards at their end only.
         return [float(board.rewards[player]) for player in self._players]
 
     def observe(self, board: Any, player: int, out: NDArray[Any]) -> None:

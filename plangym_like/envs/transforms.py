@@ -146,9 +146,6 @@ class TransformKernel(ArrayKernel[InnerRows]):
         self._batch: Any = None
         self._first = 0
 
-    def sample_states(self, sim: Any) -> Sequence[Row] | None:
-        return self._inner.sample_states(sim)
-
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``, each from its own state."""
         self._run(super().step, rows, first, last)

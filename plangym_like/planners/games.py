@@ -209,19 +209,24 @@ class Game:
         legal = self._find_legal(obs, infos, states, over)
         return Turns(legal, self._find_player(obs, infos, states, over))
 
+    @property
+    def reads_infos(self) -> bool:
+        """Whether masks and players come from the environment's infos, and nothing else."""
+        return self._legal is None and self._to_play is None and not self._in_obs
+
     def gains(self, step: BatchTransition, movers: Ints) -> Floats:
         """Return the rewards of all players ``(N, P)``; the players `movers` have moved."""
         if self.players == 1:
             return step.rewards[:, None]
         count = len(step.rewards)
         if step.infos.mask("rewards").all() and count:
-            each = [np.asarray(one, float).ravel() for one in step.infos["rewards"]]
-            if len({len(one) for one in each}) > 1 or len(each[0]) > self.players:
+            found: Floats = _stacked(step.infos["rewards"]).reshape(count, -1).astype(float)
+            if not 0 < (width := found.shape[1]) <= self.players:
+                shown = step.infos["rewards"][0]
                 raise EnvApiError(
-                    f'info["rewards"] must hold one reward for each player, got {each[0]!r}'
+                    f'info["rewards"] must hold one reward for each player, got {shown!r}'
                 )
-            found = np.stack(each)
-            return np.pad(found, ((0, 0), (0, self.players - found.shape[1])))
+            return found if width == self.players else _widened(found, self.players)
         if self.players > 2:
             raise EnvApiError('games of more than two players must report info["rewards"]')
         gains: Floats = np.where(np.arange(2) == movers[:, None], 1.0, -1.0) * step.rewards[:, None]
@@ -253,7 +258,7 @@ class Game:
         if not self._is_for_games:
             raise InputError(
                 f"{self._planner} plans for one player, and {self._env.name} is a game of "
-                f"{players}: use UCT, PUCT or OpenLoopMCTS"
+                f"{players}: use UCT, PUCT or OpenLoopMCTS; UCT and PUCT prove wins and losses, too"
             )
         self.players = players
         if self._starts_unknown and self._to_play is None:
@@ -274,7 +279,9 @@ class Game:
             has = infos.mask("to_play")
             if not has.any():
                 return np.zeros(count, np.intp)
-            found = np.array([0 if one is None else one for one in infos["to_play"]])
+            found = infos["to_play"]
+            if found.dtype == object:
+                found = _stacked([0 if one is None else one for one in found])
         if found.shape != (count,) or found.dtype.kind not in "iub":
             raise EnvApiError(f"to_play must be {count} whole numbers, got {found!r}")
         found = np.where(over, 0, found)  # nobody moves where the episode has ended
@@ -297,8 +304,7 @@ class Game:
             if not has.all():
                 every = np.ones(self.num_actions or 0)
                 found = [every if one is None else one for one in found]
-            shapes = {np.shape(one) for one in found}
-            found = np.stack(list(found)) if len(shapes) == 1 else np.zeros(0)
+            found = _stacked(found)
         else:
             return None
         if found.shape != (len(states), self.num_actions):
@@ -316,6 +322,21 @@ class Game:
                 "environment must end it there, or allow a pass"
             )
         return legal
+
+
+def _stacked(values: Any) -> NDArray[Any]:
+    """Return N values as one array; an empty one if their shapes differ."""
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return values
+    shapes = {np.shape(one) for one in values}
+    return np.stack([np.asarray(one) for one in values]) if len(shapes) == 1 else np.zeros((0,))
+
+
+def _widened(gains: Floats, players: int) -> Floats:
+    """Return gains ``(N, P)`` with zeros for more players."""
+    found = np.zeros((len(gains), players))
+    found[:, : gains.shape[1]] = gains
+    return found
 
 
 def _told_by_rows(env: PlanEnv, states: Rows) -> BatchInfo | None:

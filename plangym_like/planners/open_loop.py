@@ -213,7 +213,13 @@ class OpenLoopMCTS(TreePlanner):
             seeds = search.rng.integers(SEEDS, size=len(roots)) if self.stochastic else None
             turns = self._turns(search, tree, roots)
             played = search.play_out(
-                self.actions, plans, states[roots], turns, self.dt, seeds=seeds
+                self.actions,
+                plans,
+                states[roots],
+                turns,
+                self.dt,
+                seeds=seeds,
+                needs_turns=True,
             )
             self._charge(memory, roots, played.lengths)
             self._record(memory, paths, plans, played)

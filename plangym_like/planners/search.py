@@ -295,6 +295,7 @@ class Search:
         dt: int = 1,
         *,
         seeds: Any = None,
+        needs_turns: bool = False,
     ) -> Played:
         """Play plans ``(N, T)``; actions that are not legal are replaced by random legal ones.
 
@@ -309,11 +310,15 @@ class Search:
         dt : int
         seeds : array ``(N,)``, optional
             The seeds of the first actions.
+        needs_turns : bool
+            Whether `Played.turns` are needed.
         """
         if turns.legal is None and self.game.players == 1:
             rollout = self.rollout_batch(all_actions[plans], states, dt, seeds=seeds)
             gains = rollout.rewards[:, :, None]
             return Played(plans, rollout.rewards, gains, lengths(rollout), ended(rollout), [])
+        if self.env.layout.plays_out and self.game.reads_infos and dt == 1 and not needs_turns:
+            return self._play_legally(all_actions[plans], states, seeds)
         self._plays = True  # its batches count as one
         try:
             played = self._play_stepwise(all_actions, plans.copy(), states, turns, dt, seeds)
@@ -321,6 +326,12 @@ class Search:
             self._plays = False
         self._tell()
         return played
+
+    def _play_legally(self, actions: NDArray[Any], states: States, seeds: Any) -> Played:
+        """Play in one call; the environment replaces actions that are not legal."""
+        rollout = self.rollout_batch(actions, states, seeds=seeds, legal=True)
+        gains, taken = rollout.infos["rewards"], rollout.infos["actions"]
+        return Played(taken, rollout.rewards, gains, lengths(rollout), ended(rollout), [])
 
     def _play_stepwise(
         self,
@@ -362,6 +373,7 @@ class Search:
         *,
         seeds: Any = None,
         return_observations: bool = False,
+        legal: bool = False,
     ) -> Rollout:
         """Call `PlanEnv.rollout_batch`, and count the actions up to the end of each episode.
 
@@ -372,7 +384,12 @@ class Search:
         """
         begun = time.perf_counter()
         rollout = self.env.rollout_batch(
-            actions, states, dt, seeds=seeds, return_observations=return_observations
+            actions,
+            states,
+            dt,
+            seeds=seeds,
+            return_observations=return_observations,
+            legal=legal,
         )
         steps = int(lengths(rollout).sum())
         self._count(begun, steps, rollout.infos["n_step"], rollout.rewards)

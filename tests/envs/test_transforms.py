@@ -12,7 +12,6 @@ from comparing import assert_same
 from gymnasium import wrappers as gw
 from usual import first_of
 
-import plangym_like
 from plangym_like.envs.transforms import TransformKernel
 
 IDS = ["HalfCheetah-v5", "CartPole-v1", "Pendulum-v1", "FrozenLake-v1"]
@@ -123,17 +122,6 @@ def test_frames_of_one_action_are_changed_one_by_one(env_id: str) -> None:
     )
     compare(fast, slow, *batch(slow))
     assert is_in_use(fast)
-
-
-@pytest.mark.parametrize("env_id", first_of(IDS))
-def test_workers_give_the_same_bytes(env_id: str) -> None:
-    wrappers = [Penalty, Sums, (gw.TimeLimit, {"max_episode_steps": 9}), Mirrored]
-    _, slow = pair(env_id, wrappers=wrappers)
-    with plangym_like.make(env_id, wrappers=wrappers, n_workers=2, audit="off") as fast:
-        states, plans = batch(slow)
-        actions = plans[:, 0]
-        one, other = (env.step_batch(actions, states) for env in (fast, slow))
-        assert_same(tuple(one), tuple(other))
 
 
 # Wrappers that must be stepped row by row

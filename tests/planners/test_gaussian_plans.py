@@ -161,6 +161,39 @@ def test_kept_elites_fit_into_a_smaller_budget(pendulum: Any) -> None:
     assert planner.plan(state, budget=20, seed=0).spent.transitions == 20
 
 
+DOUBLE_INTEGRATOR = """
+<mujoco>
+  <option timestep="0.04" gravity="0 0 0"/>
+  <worldbody>
+    <body><joint name="slide" type="slide" axis="1 0 0"/><geom size="0.1" mass="1"/></body>
+  </worldbody>
+  <actuator><motor joint="slide" ctrlrange="-1 1" ctrllimited="true"/></actuator>
+</mujoco>
+"""
+
+
+def test_a_double_integrator_is_brought_to_rest_within_2_percent_of_the_least_time() -> None:
+    pytest.importorskip("mujoco")
+    with plangym_like.make_mujoco(DOUBLE_INTEGRATOR, reward=lambda data: 0 * data.time) as env:
+        # From 1 m away, the least time is 2 s, 50 steps: full force, and full force back.
+        start = env.make_state(env.reset(seed=0).state, qpos=[-1.0], qvel=[0.0])
+        planner = CEM(
+            env,
+            horizon=51,
+            batch=100,
+            elites=10,
+            std=1.0,
+            alpha=0.5,
+            knots=2,
+            spline="zero",
+            terminal_value=lambda seen: -(seen**2).sum(axis=1),
+        )
+        plan = planner.plan(start, budget=60_000, seed=0)
+        end = env.rollout_batch(plan.actions[None], start).states[0]
+        fields = env.view_state(end)
+        assert abs(fields["qpos"][0]) < 5e-3 and abs(fields["qvel"][0]) < 5e-3
+
+
 # Noise
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import RewardWrapper
 from gymnasium.wrappers import RecordEpisodeStatistics
-from played_games import assert_same_batch, assert_same_steps, content, play
+from played_games import assert_same_batch, assert_same_steps, play
 from usual import first_of, third_of
 
 import plangym_like
@@ -124,13 +123,6 @@ def test_positions_that_are_no_longer_kept_are_played_again(
         assert len(env.simulator.base.positions._kept) == 20
 
 
-@pytest.mark.parametrize("name", first_of(["backgammon", "connect_four", "chess", *GAMES]))
-def test_workers_give_the_same_bytes(name: str) -> None:
-    with make(name, autoreset=False) as env, make(name, n_workers=2) as parallel:
-        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
-        assert_same_batch(parallel, played, np.random.default_rng(1).permutation(POSITIONS))
-
-
 @pytest.mark.parametrize(
     ("name", "wrappers"),
     first_of([("nim", [RecordEpisodeStatistics]), ("2048", []), ("chess", [])]),
@@ -139,6 +131,49 @@ def test_check_env_plays_legal_moves(name: str, wrappers: list[Any]) -> None:
     report = check_env(PREFIX + name, workers=(2,), wrappers=wrappers)
     assert report.ok, report
     assert {"rollout", "workers"} <= set(report.passed)
+
+
+@pytest.mark.parametrize("name", first_of(["dots_and_boxes", "backgammon", *GAMES], 2))
+def test_legal_rollouts_are_the_moves_that_they_report(name: str) -> None:
+    env, rng = make(name, audit_every=1), np.random.default_rng(0)
+    starts = np.stack([env.reset(seed=seed).state for seed in range(3)])
+    plans = rng.integers(env.action_space.n, size=(3, 100))
+    found = env.rollout_batch(plans, starts, legal=True, return_observations=True)
+    states, over = starts, np.zeros(3, bool)
+    for time in range(plans.shape[1]):
+        (on,) = (~over).nonzero()
+        if not len(on):
+            break
+        mask = env.view_state(states)["action_mask"][on].astype(bool)
+        taken, drawn = found.infos["actions"][on, time], plans[on, time]
+        kept = mask[np.arange(len(on)), drawn]
+        assert (taken[kept] == drawn[kept]).all()
+        step = env.step_batch(taken, states[on])  # refuses illegal moves
+        states = states.copy()
+        states[on] = step.states
+        assert (found.observations[on, time] == step.obs).all()
+        assert (found.rewards[on, time] == step.rewards).all()
+        assert (found.infos["rewards"][on, time] == step.infos["rewards"]).all()
+        assert (found.terminateds[on, time] == step.terminateds).all()
+        over[on] = step.terminateds
+    assert (found.states == states).all()
+    lengths = np.where(over, 1 + (~found.terminateds).sum(axis=1), 100)
+    assert (found.infos["n_step"] == lengths).all()
+    with make(name, n_workers=2) as parallel:
+        for _ in range(2):
+            again = parallel.rollout_batch(plans, starts, legal=True)
+            assert (again.states == states).all()
+            assert (again.infos["rewards"] == found.infos["rewards"]).all()
+            assert (again.infos["actions"] == found.infos["actions"]).all()
+    env.close()
+
+
+def test_legal_rollouts_need_a_game_without_wrappers() -> None:
+    wrapped = make("tic_tac_toe", wrappers=[RecordEpisodeStatistics])
+    state = wrapped.reset(seed=0).state
+    with pytest.raises(InputError, match="games of OpenSpiel and PettingZoo without wrappers"):
+        wrapped.rollout_batch(np.zeros((1, 3), int), state, legal=True)
+    wrapped.close()
 
 
 def test_illegal_moves_are_refused_before_anything_happens() -> None:
@@ -275,55 +310,3 @@ def test_rows_of_other_parameters_are_refused() -> None:
         state = env.reset(seed=0).state
         with pytest.raises(StateMismatchError):
             other.step(0, state)
-
-
-class Negative(RewardWrapper):
-    def reward(self, reward: Any) -> Any:
-        return -reward
-
-
-@pytest.mark.parametrize("name", first_of(["backgammon", "connect_four"]))
-def test_rows_of_wrapped_games_are_restored(name: str) -> None:
-    wrappers = [RecordEpisodeStatistics, Negative]
-    with make(name, autoreset=False, wrappers=wrappers) as env, make(name) as plain:
-        random, rows, moves, found = np.random.default_rng(0), [], [], []
-        state, _, info = env.reset(seed=1)
-        bare, over = plain.reset(seed=1).state, False
-        while not over and len(rows) < 60:
-            moves.append(int(random.choice(np.flatnonzero(info["action_mask"]))))
-            rows.append(state)
-            step, same = env.step(moves[-1], state), plain.step(moves[-1], bare)
-            assert content(step)[2:] == content(same)[2:]
-            assert (step.obs == same.obs).all()
-            assert step.reward == -same.reward
-            found.append(content(step))
-            state, bare, info, over = step.state, same.state, step.info, step.terminated
-        if over:
-            assert step.info["episode"]["l"] == len(rows)
-        order = random.permutation(len(rows))
-        for workers in ({}, {"n_workers": 2}):
-            with make(name, wrappers=wrappers, **workers) as other:
-                batch = other.step_batch([moves[at] for at in order], np.stack(rows)[order])
-                assert [content(batch, at) for at in range(len(order))] == [
-                    found[at] for at in order
-                ]
-
-
-def test_vectorised_games_begin_again_after_their_end() -> None:
-    random = np.random.default_rng(0)
-    vec, ends = plangym_like.make_vec(PREFIX + "tic_tac_toe", 3), 0
-    obs, infos = vec.reset(seed=0)
-    first = obs.copy()
-    over = np.zeros(3, bool)
-    for _ in range(30):
-        masks = infos["action_mask"]
-        moves = [
-            0 if done else random.choice(np.flatnonzero(masks[i])) for i, done in enumerate(over)
-        ]
-        was = over
-        obs, _, over, _, infos = vec.step(np.array(moves))
-        assert (obs[was] == first[was]).all()
-        assert (infos["action_mask"][was] == 1).all()
-        ends += over.sum()
-    assert ends > 3
-    vec.close()
