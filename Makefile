@@ -4,7 +4,8 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 RESULTS_BIN := .venv-results/bin
 LOWEST_BIN := .venv-lowest/bin
-PIP_INSTALL := pip install --quiet --disable-pip-version-check --editable
+# Modules are compiled when they are first imported: most of those that are installed never are.
+PIP_INSTALL := pip install --quiet --disable-pip-version-check --no-compile --editable
 
 DEMO_ENV ?= ALE/MsPacman-v5
 DEMO_SECONDS ?= 60
@@ -70,6 +71,11 @@ on-ray:
 $(FOLDERS:%=folder/%): folder/%:
 	@echo "tests/$*"
 	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" $(wildcard tests/$*/test_*.py)
+
+# Without this, mypy would read all packages twice.
+ifneq (,$(filter lint,$(MAKECMDGOALS)))
+folder/types: lint
+endif
 
 top-level:
 	@echo "doctests of plangym_like, and tests/test_*.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ HOLD = 4  # steps that planners in closed loop hold an action: 16 frames, 0.27 s
 PLANS = 500  # that planners in closed loop make at most: 8,000 frames of play
 DEPTH = 10  # actions that they look ahead, 2.7 seconds of play
 GAMMA = 0.99
+_EVERY = 300.0  # seconds between two saves of a long search
 
 Make = Callable[[Any], Any]
 
@@ -85,15 +87,33 @@ def random_mean(env: Any, seed: int, longest: int = 4_500) -> float:
     return round(statistics.mean(env.rollout_batch(plans, states).rewards.sum(axis=1)), 1)
 
 
-def montezuma(*, frames: int, seed: int, n_workers: int | None = None) -> dict[str, Any]:
-    """Explore Montezuma's Revenge, and return when each room was found."""
+def montezuma(
+    *, frames: int, seed: int, folder: pathlib.Path, n_workers: int | None = None
+) -> dict[str, Any]:
+    """Explore Montezuma's Revenge, and return when each room was found.
+
+    The search is saved to `folder` every five minutes. If it was stopped, the next call continues
+    it, with the same result.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"montezuma_{frames}_{seed}"
     with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type="ram", n_workers=n_workers) as env:
         state = env.reset(seed=seed).state
-        planner = planners.GoExplore(env, planners.position_cells)
-        plan = planner.plan(state, budget=frames // FRAMESKIP, seed=seed)
+        if path.exists():
+            planner = planners.GoExplore.load(path, env, cell_of=planners.position_cells)
+            plan = planner.resume(checkpoint=path, every=_EVERY)
+        else:
+            planner = planners.GoExplore(env, planners.position_cells)
+            plan = planner.plan(
+                state, budget=frames // FRAMESKIP, seed=seed, checkpoint=path, every=_EVERY
+            )
         rooms: dict[int, int] = {}
         for (room, *_), visit in plan.info["cells"].items():
             rooms[room] = min(visit.found.frames, rooms.get(room, visit.found.frames))
         found = dict(sorted(rooms.items(), key=lambda item: item[1]))
         figures = {**_figures(plan), "cells": len(plan.info["cells"])}
-        return {**figures, "rooms": found, "replayed": plan.replay(env) == plan.score}
+        # A search that was continued counts all of its time.
+        figures["seconds"] = round(plan.spent.seconds, 1)
+        figures |= {"rooms": found, "replayed": plan.replay(env) == plan.score}
+        path.unlink(missing_ok=True)
+        return figures

@@ -1,34 +1,21 @@
-"""Play MuJoCo and dm_control tasks with CEM, iCEM and MPPI, and measure the planning speed.
-
-Run it from anywhere::
-
-    python benchmarks/control.py                        # every task, 1,000 steps each
-    python benchmarks/control.py --quick                # 40 steps each
-    python benchmarks/control.py --tasks walker-walk    # one task
-    python benchmarks/control.py --tasks --speed        # only the planning speed
-    python benchmarks/control.py --json control.json    # also write the figures to a file
+"""MuJoCo and dm_control tasks, played with CEM, iCEM and MPPI; see `results.py`.
 
 An episode is played in closed loop: each action is the first one of a new plan, and is held for
 `dt` steps of the environment. Wall times include everything but opening the environment.
 
 The planning speed is that of one plan for HalfCheetah, from the same state and of the same size, by
-MPPI and CEM of this package and by ``pytorch-mppi`` (``pip install pytorch-mppi``; left out if it
-is not installed). That package has no simulator, so it is measured with three: Gymnasium's
-environment, set and stepped plan by plan; `mujoco.rollout` on as many threads; and `step_batch`.
+MPPI and CEM of this package and by ``pytorch-mppi`` (left out if it is not installed). That package
+has no simulator, so it is measured with three: Gymnasium's environment, set and stepped plan by
+plan; `mujoco.rollout` on as many threads; and `step_batch`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,24 +24,7 @@ import plangym_like
 from plangym_like.planners import CEM, ICEM, MPPI, Planner, play
 
 PLANNERS: dict[str, type[Planner]] = {"CEM": CEM, "ICEM": ICEM, "MPPI": MPPI}
-STEPS, QUICK_STEPS, ROUNDS = 1000, 40, 7
-EPISODE_COLUMNS = {
-    "task": "task",
-    "planner": "planner",
-    "return": "return",
-    "aim": "aim",
-    "seconds": "wall seconds",
-    "plans_per_second": "plans/s",
-    "transitions_per_second": "transitions/s",
-    "frames_per_second": "frames/s",
-    "outside_env": "outside the environment",
-}
-SPEED = {
-    "controller": "controller",
-    "milliseconds": "ms a plan",
-    "plans_per_second": "plans/s",
-    "transitions_per_second": "transitions/s",
-}
+STEPS, ROUNDS = 1000, 7
 
 
 @dataclass(frozen=True)
@@ -280,44 +250,3 @@ def planning_speed(
             }
         )
     return figures
-
-
-def show(title: str, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
-    """Print a Markdown table."""
-    print(f"\n**{title}**\n\n| {' | '.join(columns.values())} |")
-    print("| " + " | ".join("---" for _ in columns) + " |")
-    for row in rows:
-        print("| " + " | ".join(f"{row[key]}" for key in columns) + " |", flush=True)
-
-
-def main() -> None:
-    """Measure what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS), metavar="ID")
-    parser.add_argument("--steps", type=int, default=STEPS, help="length of an episode")
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--speed", action="store_true", help="measure the planning speed, too")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps, 2 rounds")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    args = parser.parse_args()
-    logging.disable(logging.WARNING)  # MuJoCo's notes about the models of dm_control
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
-    steps = QUICK_STEPS if args.quick else args.steps
-    record: dict[str, Any] = {"load_at_start": os.getloadavg()[0], "tasks": [], "speed": []}
-    record["tasks"] = [
-        play_task(TASKS[name], steps, args.workers, args.seed) for name in args.tasks
-    ]
-    if record["tasks"]:
-        show(f"Episodes of {steps} steps", record["tasks"], EPISODE_COLUMNS)
-    if args.speed:
-        record["speed"] = planning_speed(args.workers, 2 if args.quick else ROUNDS)
-        show("One plan for HalfCheetah-v5: 128 candidates of 25 actions", record["speed"], SPEED)
-    record["load_at_end"] = os.getloadavg()[0]
-    print(f"\nload {os.getloadavg()[0]:.1f} at the end")
-    if args.json:
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -18,13 +18,13 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyspiel
+from harness import table
 
 import plangym_like
 from plangym_like import planners
@@ -150,29 +150,23 @@ def speeds() -> str:
             begun = time.process_time()
             call()
             times[name].append((time.process_time() - begun) / number)
-    lines = ["| what | CPU time, us |", "| --- | --- |"]
-    lines += [f"| {name} | {1e6 * np.median(found):.0f} |" for name, found in times.items()]
-    return "\n".join(lines)
+    rows = [(name, f"{1e6 * np.median(found):.0f}") for name, found in times.items()]
+    return "\n".join(table(("what", "CPU time, us"), rows))
 
 
-def table(games: list[dict[str, Any]]) -> str:
+def result_table(games: list[dict[str, Any]]) -> str:
     """Return wins, draws and losses of our searches, as a table in Markdown."""
-    lines = [
-        "| game | search | simulations | games | wins | draws | losses | score |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    kinds = Counter((one["game"], one["search"], one["simulations"]) for one in games)
-    for kind, count in sorted(kinds.items()):
-        results = [
-            one["result"]
-            for one in games
-            if (one["game"], one["search"], one["simulations"]) == kind
-        ]
-        wins, draws, losses = (sum(np.sign(one) == sign for one in results) for sign in (1, 0, -1))
-        score = (wins + draws / 2) / count
-        cells = (*kind, count, wins, draws, losses, f"{score:.0%}")
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for one in games:
+        kind = one["game"], one["search"], one["simulations"]
+        found.setdefault(kind, []).append(one["result"])
+    rows = []
+    for kind, each in sorted(found.items()):
+        wins, draws, losses = (sum(np.sign(one) == sign for one in each) for sign in (1, 0, -1))
+        score = f"{(wins + draws / 2) / len(each):.0%}"
+        rows.append((*kind, len(each), wins, draws, losses, score))
+    head = ("game", "search", "simulations", "games", "wins", "draws", "losses", "score")
+    return "\n".join(table(head, rows))
 
 
 def main() -> None:
@@ -208,8 +202,8 @@ def main() -> None:
                     done.append(dict(zip(names, (*kind, number), strict=True)) | result)
                     with args.out.open("a") as file:
                         file.write(json.dumps(done[-1]) + "\n")
-                print(table(done), flush=True)
-    print(table(done))
+                print(result_table(done), flush=True)
+    print(result_table(done))
 
 
 if __name__ == "__main__":

@@ -17,22 +17,19 @@ each row says from how many workers on it is the bottleneck.
 
 from __future__ import annotations
 
-import argparse
 import os
 import pickle
 import signal
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-from harness import machine, table
+from harness import FIGURES, machine, parser, table
 
 import plangym_like
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "many_workers.md"
 SECONDS = 0.01
 # Workers, and rows for each of them.
 CASES = ((32, 16), (64, 16), (64, 4))
@@ -126,9 +123,7 @@ def caller_microseconds(name: str, options: dict[str, Any], rows: int, batches: 
 
 def main() -> None:
     """Measure, print, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a rough look; writes nothing")
-    chosen = parser.parse_args()
+    chosen = parser(__doc__).parse_args()
     batches = 3 if chosen.quick else 15
     rows, callers = [], []
     for case in CASES:
@@ -150,7 +145,7 @@ def main() -> None:
     page += ["CPU time of the caller for each row, in us, with two isolated workers:", ""]
     page += table(("environment", *(f"{count:,} rows" for count in ROWS)), callers)
     if not chosen.quick:
-        PAGE.write_text("\n".join(page), encoding="utf-8")
+        (FIGURES / "many_workers.md").write_text("\n".join(page), encoding="utf-8")
 
 
 if __name__ == "__main__":

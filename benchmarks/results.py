@@ -8,8 +8,9 @@
 
 Each task is one planner on one game or robot with one seed. Its record goes to
 ``docs/figures/results.json`` as soon as it is done. Tasks that already have a record with the same
-budget are skipped, so the work can be done in pieces. ``docs/results.md`` is written from all
-records; it shows those with the largest budget.
+budget are skipped, so the work can be done in pieces. Go-Explore's search of Montezuma's Revenge
+takes hours: it is saved every five minutes, and the next call continues it. ``docs/results.md`` is
+written from all records; it shows those with the largest budget.
 
 Budgets are counted in frames of the console or steps of the simulator, so that scores do not depend
 on the machine. Where two implementations are compared, seconds are those of this machine.
@@ -91,6 +92,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--minutes", type=float, help="start no task after this time")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--checkpoints",
+        type=pathlib.Path,
+        default=pathlib.Path("build/searches"),
+        help="where Go-Explore saves its search, to continue it if it is stopped (build/searches)",
+    )
     parser.add_argument("--list", action="store_true", help="name the tasks that have no record")
     parser.add_argument("--page", action="store_true", help="write the page from the records")
     options = parser.parse_args()
@@ -105,9 +112,11 @@ def main() -> int:
         if options.minutes and time.perf_counter() - begun > 60 * options.minutes:
             print("no time is left", file=sys.stderr)
             break
+        if do is montezuma:
+            arguments["folder"] = options.checkpoints
         started = time.perf_counter()
         record = do(n_workers=options.workers, **arguments)
-        record["seconds"] = round(time.perf_counter() - started, 1)
+        record.setdefault("seconds", round(time.perf_counter() - started, 1))
         record["load"] = round(os.getloadavg()[0], 1)
         records[name] = record
         FOUND.write_text(json.dumps(dict(sorted(records.items())), indent=1) + "\n")

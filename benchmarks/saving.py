@@ -2,17 +2,15 @@
 
 Run it from anywhere::
 
-    python benchmarks/saving.py                       # writes docs/figures/saving.*
-    python benchmarks/saving.py --quick               # a rough look, writes nothing
-    python benchmarks/saving.py my_module:MyEnv ...   # your own environments; writes nothing
+    python benchmarks/saving.py           # writes docs/figures/saving.*
+    python benchmarks/saving.py --quick   # a rough look, writes nothing
 
 Figures are medians in microseconds of CPU time, of slices that are measured in turn; see
-`plangym_like.cli.saving`. ``plangym-like bench`` shows them for one environment.
+`plangym_like.cli.saving`. ``plangym-like bench`` shows them for any environment.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import gymnasium
@@ -75,31 +73,20 @@ class Game2048(gymnasium.Env[Any, Any]):
             self.board[tuple(at)] = 1 if self.np_random.random() < 0.9 else 2
 
 
-_DEFAULT: dict[str, Any] = {
+_JOBS: dict[str, Any] = {
     "an own 2048 in Python": Game2048,
-    "MiniGrid-DoorKey-8x8-v0": "MiniGrid-DoorKey-8x8-v0",
-    "MiniGrid-FourRooms-v0": "MiniGrid-FourRooms-v0",
+    "MiniGrid-DoorKey-8x8-v0": "minigrid:MiniGrid-DoorKey-8x8-v0",
+    "MiniGrid-FourRooms-v0": "minigrid:MiniGrid-FourRooms-v0",
     "LunarLander-v3": "LunarLander-v3",
     "FrozenLake-v1": "FrozenLake-v1",
 }
 
 
-def _named(text: str) -> Any:
-    """Return the class ``module:Class``, or `text` itself if it is an id."""
-    module, colon, name = text.partition(":")
-    return getattr(importlib.import_module(module), name) if colon else text
-
-
 def main() -> None:
-    """Measure, print a table, and write it unless environments are given or ``--quick`` is."""
-    options = parser(__doc__)
-    options.add_argument("names", nargs="*", help="ids, or classes as module:Class")
-    chosen = options.parse_args()
-    jobs = {name: _named(name) for name in chosen.names} or _DEFAULT
-    if any("MiniGrid" in name for name in jobs):
-        importlib.import_module("minigrid")
+    """Measure, print a table, and write it unless ``--quick`` is given."""
+    chosen = parser(__doc__).parse_args()
     found: dict[str, Any] = {}
-    for name, source in jobs.items():
+    for name, source in _JOBS.items():
         with plangym_like.make(source, audit="off") as env:
             calls = saving.calls_of(env, source)
             figures = saving.measure(calls, 2.0 if chosen.quick else 10.0)
@@ -119,7 +106,7 @@ def main() -> None:
     rows = table(["environment", *saving.COLUMNS, "saved by"], lines)
     shown = "\n".join([f"{measured_on()}. {head}", "", *rows])
     print(shown)
-    if not (chosen.quick or chosen.names):
+    if not chosen.quick:
         publish("saving", {"machine": machine(), "microseconds": found}, shown)
 
 

@@ -4,10 +4,12 @@ Run it from anywhere::
 
     python benchmarks/vector_ids.py                      # all; writes docs/figures/vector_ids.*
     python benchmarks/vector_ids.py --quick FrozenLake   # ids with this in their name
+    python benchmarks/vector_ids.py --part 2/8           # every eighth id, from the second on
 
 Both step 8 environments, with the same seeds and the same random actions, so they play the same
 episodes. They are stepped in turn, slice by slice. A figure is the median over the slices of the
-processor time of Gymnasium's slice, divided by that of ours.
+processor time of Gymnasium's slice, divided by that of ours. Figures below 0.98 are measured again
+three times, and printed at the end.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from harness import calls_within, in_turn, machine, parser, publish, ratio, seco
 
 from plangym_like import make_vec
 
-COUNT, ROUNDS, SLICE_SECONDS = 8, 7, 0.03
-# Ratios below the bound are measured again, with more rounds, because other programs disturb them.
-BOUND, MORE_ROUNDS = 0.98, 41
+COUNT, ROUNDS, SLICE_SECONDS = 8, 7, 0.02
+# Ratios below the bound are measured again three times, with more rounds, because other programs
+# disturb them.
+BOUND, REPEATS, MORE_ROUNDS = 0.98, 3, 21
 PACKAGES = ("ale_py", "minigrid")
 
 
@@ -52,7 +55,10 @@ def group_of(name: str) -> str:
 
 
 def measure(name: str) -> tuple[float, float]:
-    """Return the ratio, and the microseconds of our step of one environment."""
+    """Return the ratio, and the microseconds of our step of one environment.
+
+    A ratio below the bound is measured again, and the median of all is returned.
+    """
     both = {"theirs": SyncVectorEnv([partial(gymnasium.make, name)] * COUNT)}
     both["ours"] = make_vec(name, COUNT)
     try:
@@ -72,13 +78,15 @@ def measure(name: str) -> tuple[float, float]:
             key: partial(seconds_of, step, count, time.process_time) for key, step in steps.items()
         }
         found = in_turn(slices, ROUNDS)
-        if (ratio(found["theirs"], found["ours"]) or 0.0) < BOUND:
+        ratios = [ratio(found["theirs"], found["ours"]) or 0.0]
+        while ratios[0] < BOUND and len(ratios) <= REPEATS:
             found = in_turn(slices, MORE_ROUNDS)
+            ratios.append(ratio(found["theirs"], found["ours"]) or 0.0)
     finally:
         for envs in both.values():
             envs.close()
     own = statistics.median(found["ours"]) / count / COUNT * 1e6
-    return ratio(found["theirs"], found["ours"]) or 0.0, round(own, 2)
+    return statistics.median(ratios[1:] or ratios), round(own, 2)
 
 
 def page(found: dict[str, tuple[float, float]]) -> str:
@@ -99,10 +107,12 @@ def main() -> None:
     """Measure, print, and write the figures unless it is a quick look."""
     options = parser(__doc__)
     options.add_argument("names", nargs="*", help="measure ids with one of these in their name")
+    options.add_argument("--part", default="1/1", help="i/n: every n-th id only, from the i-th on")
     chosen = options.parse_args()
     warnings.filterwarnings("ignore")
+    first, step = map(int, chosen.part.split("/"))
     found: dict[str, tuple[float, float]] = {}
-    for name in ids():
+    for name in ids()[first - 1 :: step]:
         if chosen.names and not any(part in name for part in chosen.names):
             continue
         try:
@@ -113,7 +123,9 @@ def main() -> None:
         told = f"{name:<40} {found[name][0]:6.3f} {found[name][1]:9.2f} us"
         print(told, "BELOW" if found[name][0] < BOUND else "", flush=True)
     print(page(found))
-    if not chosen.quick and not chosen.names:
+    below = sorted(name for name, (value, _) in found.items() if value < BOUND)
+    print(f"{len(found)} ids, {len(below)} below {BOUND}:", *below)
+    if not chosen.quick and not chosen.names and step == 1:
         publish("vector_ids", {"machine": machine(), "ratios": found}, page(found))
 
 

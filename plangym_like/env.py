@@ -150,8 +150,8 @@ class PlanEnv(Repeatable):
     @cached_property
     def _auditor(self) -> Auditor:
         stepper, executor = self.row_stepper, self.executor
-        alone = executor if executor.isolated else stepper
-        parts = stepper.simulator, stepper.layout, self.name, executor, alone
+        again = executor if executor.isolated else stepper
+        parts = stepper.simulator, stepper.layout, self.name, again
         return Auditor(*parts, mode=self._audit, every=self._audit_every)
 
     def _set_up_for_use(self) -> None:
@@ -422,10 +422,8 @@ class PlanEnv(Repeatable):
             self._start(stepper)
         auditor, sample = self._auditor, None
         if row is not None and not auditor.off and auditor.is_due(1):
-            # This thread holds the stepper's lock. An executor that steps rows here may hold its
-            # own lock while it waits for the stepper's, so using it here could deadlock.
             inputs = layout.check([chosen], row, steps, None)
-            sample = AuditedRows(auditor, inputs, auditor.alone, SubmitOptions())
+            sample = AuditedRows(auditor, inputs, SubmitOptions())
         result = stepper.current.step(
             chosen,
             steps,
@@ -601,8 +599,7 @@ class PlanEnv(Repeatable):
         is_due = not auditor.off and inputs.count and auditor.is_due(single_steps(inputs))
         if not is_due:
             return executor.submit(inputs, options)
-        sample = AuditedRows(auditor, inputs, executor, options)
-        options = options._replace(processes=sample.processes)
+        sample = AuditedRows(auditor, inputs, options)
         return sample.audited(executor.submit(inputs, options))
 
     # States

@@ -24,21 +24,24 @@ class Count(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Box(0, 255, (1,), dtype)
         self.end, self.limit, self.dtype = end, limit, dtype
         self.index = 0
+        self.over = True
 
     def _observe(self) -> Any:
         return np.array([self.index], self.dtype)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.index = 0
+        self.index, self.over = 0, False
         return self._observe(), {"half": 0.0}
 
     def step(self, action: Any) -> Any:
+        assert not self.over, "an episode that has ended was stepped"
         reward = 10.0 * self.index + float(action)
         self.index += 1
         info = {"half": self.index / 2, "twice": np.array([self.index, self.index], np.int16)}
-        ended = self.index == self.end
-        return self._observe(), reward, ended, self.index == self.limit, info
+        terminated, truncated = self.index == self.end, self.index == self.limit
+        self.over = terminated or truncated
+        return self._observe(), reward, terminated, truncated, info
 
 
 class Follower(BaseActorModule):

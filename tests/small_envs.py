@@ -1,14 +1,10 @@
 """Small environments and wrappers that the tests plan over; workers import them from here."""
 
-import importlib.util
-import sys
-import types
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import AtariPreprocessing
 
 
 class Nested(gymnasium.Env):
@@ -148,29 +144,6 @@ class Scaled(gymnasium.Wrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.steps += 1
         return obs, self.scale * float(reward), terminated, truncated, {**info, "steps": self.steps}
-
-
-def preprocessed(env: gymnasium.Env, **kwargs: Any) -> gymnasium.Env:
-    """Wrap in Gymnasium's `AtariPreprocessing`; where OpenCV is missing, every nth pixel stands in.
-
-    What is tested is the wrapper's memory, which has nothing to do with how it resizes.
-    """
-    if importlib.util.find_spec("cv2") is None:
-        sys.modules.setdefault("cv2", _pixel_picker())
-    return AtariPreprocessing(env, **kwargs)
-
-
-def _pixel_picker() -> types.ModuleType:
-    def resize(image: Any, size: tuple[int, int], interpolation: int) -> Any:
-        rows = np.linspace(0, image.shape[0] - 1, size[1]).astype(int)
-        columns = np.linspace(0, image.shape[1] - 1, size[0]).astype(int)
-        return image[rows][:, columns]
-
-    module = types.ModuleType("cv2")
-    module.__spec__ = importlib.util.spec_from_loader("cv2", None)
-    module.resize = resize
-    module.INTER_AREA = 3
-    return module
 
 
 class BanditTree(gymnasium.Env):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from comparing import reached, sampler
 from gymnasium.envs import registration
@@ -66,3 +69,13 @@ def batch_of(env: Any, count: int, seed: int = 0) -> tuple[list[Any], np.ndarray
     """Return actions and reached states; some of the states have ended."""
     space = sampler(env, seed)
     return [space.sample() for _ in range(count)], reached(env, count, seed)
+
+
+def assert_gone(pids: Iterable[int], *, seconds: float = 100.0) -> None:
+    """Check that no process of `pids` lives; a cluster kills them without waiting."""
+    left = set(pids)
+    until = time.monotonic() + seconds
+    while left and time.monotonic() < until:
+        left = {pid for pid in left if psutil.pid_exists(pid)}
+        time.sleep(0.02)
+    assert not left

@@ -37,7 +37,6 @@ from plangym_like.errors import (
     ClosedError,
     ImpureEnvironmentError,
     StateCapacityError,
-    StepTimeoutError,
     WorkerError,
 )
 from plangym_like.results import (
@@ -47,7 +46,7 @@ from plangym_like.results import (
     Future,
     Rollout,
 )
-from plangym_like.snapshots.differences import difference, watched_generators, without_clock
+from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 MODES = ("raise", "warn", "off")
@@ -66,6 +65,8 @@ _TRIES = 4
 # The fields of results, in the order in which they are compared. Ends come first, because after one
 # all other fields differ too; states come last, because their differences are hard to read.
 _FIELDS = ("terminateds", "truncateds", "rewards", "obs", "observations", "infos", "states")
+# The options of a batch whose result has states and observations.
+_ALL = SubmitOptions()
 # Errors that prevent an audit but say nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError, StateCapacityError)
 _AGAIN = "was stepped a second time"
@@ -99,9 +100,7 @@ class Auditor:
     name : str
         The name of the environment in messages.
     executor : Executor
-        Steps the batches.
-    alone : Executor
-        Steps rows one by one: in this process, unless batches are isolated.
+        Steps rows again: in this process, unless batches are isolated.
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
@@ -114,9 +113,6 @@ class Auditor:
         The length of the next audit.
     off : bool
         Whether no call is audited, now and later.
-    may_follow : bool
-        Whether audits follow rows. They stop when an action has hung, because a later step might
-        hang as well.
     random : numpy.random.Generator
         The generator that chooses rows.
     """
@@ -127,16 +123,14 @@ class Auditor:
         layout: Layout,
         name: str,
         executor: Executor,
-        alone: Executor,
         *,
         mode: str,
         every: int,
     ) -> None:
         self._simulator, self._name = simulator, name
-        self.layout, self.alone = layout, alone
+        self.layout, self.executor = layout, executor
         self.stats = executor.stats
         self._mode, self._every = mode, every
-        self.may_follow = True
         self.random = np.random.default_rng(0)
         self.off = mode == "off" or simulator.exactness != "exact"
         # The steps taken so far, those that pay for the audits so far, and those at which the next
@@ -204,7 +198,7 @@ class Auditor:
         """
         if np.array_equal(one, other):
             return None
-        found = self.alone.state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
+        found = self.executor.state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
         return None if found is None else (f"next state {found[0]}", found[1])
 
     def report(self, row: int, field: str, values: str, how: str, cause: str) -> None:
@@ -235,7 +229,7 @@ class Auditor:
 
     def _likely_cause(self) -> str:
         outside = "state outside the environment (a class, a module, a file, the clock)"
-        generator = "a random generator that is not saved in the state"
+        generator = "a random generator that is not saved, such as the global one of numpy.random"
         names = " or ".join(self._simulator.suspect_wrappers())
         if not names:
             return f"Likely causes: {outside}, or {generator}."
@@ -255,29 +249,15 @@ class AuditedRows:
     inputs : Inputs
         The validated inputs of the whole batch, before it is stepped. The rows to audit are copied,
         since the caller may change its arrays before the batch is done.
-    executor : Executor
-        Steps the batch, and then these rows a second time, in other processes if it can.
     options : SubmitOptions
         The options of the batch.
-
-    Attributes
-    ----------
-    processes : ``(N,) int32``
-        The process that stepped each row of the batch; see `SubmitOptions`.
     """
 
-    def __init__(
-        self,
-        auditor: Auditor,
-        inputs: Inputs,
-        executor: Executor,
-        options: SubmitOptions,
-    ) -> None:
+    def __init__(self, auditor: Auditor, inputs: Inputs, options: SubmitOptions) -> None:
         self._auditor, self._layout = auditor, auditor.layout
-        self._executor, self._options = executor, options
+        self._options = options
         self._length = auditor.length
         self._rows = auditor.choose(inputs.count)
-        self.processes = np.zeros(inputs.count, np.int32)
         self._inputs = copy_rows(inputs, self._rows)
         self._steps = single_steps(inputs)
         self._needed = (len(self._rows) + 2 * self._length) * self._steps / inputs.count
@@ -291,18 +271,10 @@ class AuditedRows:
             self.compare(result)
         return result
 
-    def _again(self, inputs: Inputs, processes: NDArray[np.int32] | None = None) -> Any:
-        """Step rows again; return their result, with the exceptions of failed rows in its infos.
-
-        With `processes`, they are stepped in other processes than these, and the result has what
-        that of the batch has. By default they are stepped one by one, in this process if possible,
-        and the result has states and observations.
-        """
-        executor, options = self._executor, self._options
-        if processes is None:
-            executor, options = self._auditor.alone, SubmitOptions()
-        options = options._replace(masked=True, audit=True, blocking=True, processes=processes)
-        return executor.submit(inputs, options)
+    def _again(self, inputs: Inputs, options: SubmitOptions = _ALL) -> Any:
+        """Step rows again; return their result, with the exceptions of failed rows in its infos."""
+        options = options._replace(masked=True, audit=True, blocking=True)
+        return self._auditor.executor.submit(inputs, options)
 
     def compare(self, result: Any) -> None:
         """Step the rows again, and compare the results.
@@ -324,7 +296,8 @@ class AuditedRows:
         """Audit a single step, which has just been taken: take it again as a batch of one row."""
         if self._is_affordable():
             with contextlib.suppress(*_HINDRANCES):
-                self._compare(self._executor.submit(self._inputs, SubmitOptions(masked=True)))
+                options = _ALL._replace(masked=True)
+                self._compare(self._auditor.executor.submit(self._inputs, options))
 
     def _is_affordable(self) -> bool:
         return self._auditor.affords(self._needed, self._steps, clock() - self._begun)
@@ -332,20 +305,15 @@ class AuditedRows:
     def _compare(self, result: Any) -> None:
         auditor, begun = self._auditor, clock()
         errors = result.infos.errors
-        if any(isinstance(error, StepTimeoutError) for error in errors.values()):
-            auditor.may_follow = False
         places = [place for place, row in enumerate(self._rows) if row not in errors]
         if not places:
             return
         compared = 0
         with contextlib.suppress(*_HINDRANCES):
-            processes = self.processes[self._rows]
-            places.sort(key=processes.__getitem__)  # an executor divides rows into ranges
-            second = self._again(copy_rows(self._inputs, places), processes[places])
+            second = self._again(copy_rows(self._inputs, places), self._options)
             self._check(result, self._rows[places], second, places, _AGAIN)
             compared = len(places)
-            if auditor.may_follow:
-                self._follow(result, int(auditor.random.choice(places)))
+            self._follow(result, int(auditor.random.choice(places)))
         auditor.spend(compared, self._needed, clock() - begun)
 
     # Following a row
@@ -362,8 +330,6 @@ class AuditedRows:
             if number == 0 and not first.horizon:
                 self._check(result, self._rows[[place]], step, [place], _ALONE, _BATCHED)
             error = step.infos.errors.get(0)
-            if isinstance(error, StepTimeoutError):
-                self._auditor.may_follow = False
             if isinstance(error, WorkerError):
                 break
             if error is None:
@@ -416,13 +382,11 @@ class AuditedRows:
     ) -> None:
         """Report the first difference between ``first[rows[i]]`` and ``second[i]``, if any.
 
-        These are results of the audited row at ``places[i]``. `how` says how it was stepped again,
-        and `cause` is the likely cause if none is found.
+        These are results of the audited row at ``places[i]``. `how` and `cause` are those of
+        `Auditor.report`.
         """
         for index, field, values in self._differences(first, np.asarray(rows), second):
-            place = places[index]
-            cause = self._cause(copy_rows(self._inputs, [place])) or cause
-            self._auditor.report(int(self._rows[place]), field, values, how, cause)
+            self._auditor.report(int(self._rows[places[index]]), field, values, how, cause)
             break
 
     def _differences(
@@ -458,14 +422,6 @@ class AuditedRows:
         if name == "infos":
             return difference(without_clock(one[row]), without_clock(other[index]), "info")
         return difference(spaces.take(one, row), spaces.take(other, index), name)
-
-    def _cause(self, inputs: Inputs) -> str:
-        """Return a sentence that says why the rows `inputs` do not repeat; ``""`` if unknown."""
-        cause = ""
-        with watched_generators() as drawn_from, contextlib.suppress(Exception):
-            self._again(inputs)
-            cause = drawn_from().strip()
-        return cause
 
 
 def copy_rows(inputs: Inputs, rows: Any) -> Inputs:

@@ -59,9 +59,6 @@ class SubmitOptions(NamedTuple):
         Report failed rows in the result, instead of raising their exceptions.
     audit : bool
         Whether this is an audit, which steps rows a second time. They are not counted in `stats`.
-    processes : int array ``(N,)``, optional
-        The process that steps each row: 0 for this one, and i + 1 for worker i. A batch writes
-        them. An audit reads them, and if possible, other processes step the rows again.
     """
 
     states: bool = True
@@ -69,7 +66,6 @@ class SubmitOptions(NamedTuple):
     blocking: bool = True
     masked: bool = False
     audit: bool = False
-    processes: NDArray[np.int32] | None = None
 
 
 class Executor(Protocol):

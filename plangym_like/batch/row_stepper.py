@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Executor, Inputs, Rows, SubmitOptions, dt_of, put_outcome
+from plangym_like.batch.arrays import Executor, Inputs, Rows, SubmitOptions
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import EnvStep, Simulator, no_simulator
@@ -128,7 +128,11 @@ class CurrentState:
         with not_in_use(self.in_use):
             if self.row is not None:
                 self._restore()
-            obs, reward, terminated, truncated, info = self._simulator.step_env(action)
+            simulator = self._simulator
+            if simulator.steps_env_alone:
+                obs, reward, terminated, truncated, info = simulator.env.step(action)
+            else:
+                obs, reward, terminated, truncated, info, _ = simulator.step(action, 1)
             self.row = None
             return owned(obs), reward, terminated, truncated, owned_info(info)
 
@@ -385,29 +389,11 @@ class RowStepper:
         fresh = None if rows.next_states is None else rows.next_states[start:stop]
         rows.cursor[0] = start
         try:
-            if rows.inputs.horizon:
-                sim.rollout_rows(rows, start, stop)
-            elif stop - start > 1 or not self._step_row(rows, start):
-                sim.step_rows(rows, start, stop)
+            sim.step_rows(rows, start, stop)
         except BaseException as error:
             self._raise_in_row(error, rows)
         if fresh is not None:
             state_format.seal(fresh)
-
-    def _step_row(self, rows: Rows, index: int) -> bool:
-        """Step one row with the simulator's fast path; return False if there is none."""
-        inputs, sim = rows.inputs, self.simulator
-        if not self.current.is_quick or rows.next_states is None:
-            return False
-        if inputs.seeds is not None or "rgb" in rows.columns:
-            return False
-        state = inputs.states[0 if len(inputs.states) == 1 else index]
-        found = sim.step_row(state, owned(inputs.actions[index]), dt_of(inputs, index))
-        if found is None:
-            return False
-        rows.next_states[index], outcome = found
-        put_outcome(rows, index, sim.observation_space, outcome)
-        return True
 
     def _run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
         failure = None

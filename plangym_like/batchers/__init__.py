@@ -15,7 +15,7 @@ from plangym_like.support.lazy_imports import needs_extra
 with needs_extra("plangym_like.batchers needs torch", "torch", "torch"):
     import torch
 
-from plangym_like.batchers.workers.backend import Workers
+from plangym_like.batchers.workers.group import Workers
 
 __all__ = ["Workers"]
 

@@ -19,16 +19,6 @@ import torch
 from plangym_like.errors import InputError
 
 
-@contextmanager
-def without_trace() -> Iterator[None]:
-    """Restore the global random generators of torch, NumPy and Python after the block."""
-    before = _get_states()
-    try:
-        yield
-    finally:
-        _set_states(before)
-
-
 class RandomStreams:
     """One group's states of the global random generators of torch (CPU), NumPy and Python.
 
@@ -118,8 +108,7 @@ def seed_groups(seed: int | Sequence[int] | None, num_lanes: Sequence[int]) -> l
     Returns
     -------
     list of GroupSeed
-        The seeds of all lanes are different, and below 2**31. The seeds of a group depend only on
-        `seed`, on the index of the group, and on the sizes of the groups before it.
+        The seeds of all lanes are different, and below 2**31.
 
     Raises
     ------
@@ -131,31 +120,18 @@ def seed_groups(seed: int | Sequence[int] | None, num_lanes: Sequence[int]) -> l
     >>> first, second = seed_groups(3, [2, 2])
     >>> len({*first.lanes, *second.lanes})
     4
-    >>> seed_groups(3, [2, 2, 5])[:2] == [first, second]
-    True
     """
     try:
         root = np.random.SeedSequence(seed)
     except (TypeError, ValueError) as error:
         raise InputError(f"seed must be a whole number of at least 0, got {seed!r}") from error
-    taken: set[int] = set()
+    lanes = np.random.default_rng(root).choice(2**31, sum(num_lanes), replace=False).tolist()
     groups = []
     for group, count in zip(root.spawn(len(num_lanes)), num_lanes, strict=True):
-        noise, environments = group.spawn(2)
-        words = tuple(int(word) for word in noise.generate_state(4))
-        groups.append(GroupSeed(words, _distinct_seeds(environments, count, taken)))
+        words = tuple(int(word) for word in group.generate_state(4))
+        groups.append(GroupSeed(words, tuple(lanes[:count])))
+        del lanes[:count]
     return groups
-
-
-def _distinct_seeds(source: np.random.SeedSequence, count: int, taken: set[int]) -> tuple[int, ...]:
-    seeds: list[int] = []
-    generator = np.random.Generator(np.random.PCG64(source))
-    while len(seeds) < count:
-        seed = int(generator.integers(2**31))
-        if seed not in taken:
-            taken.add(seed)
-            seeds.append(seed)
-    return tuple(seeds)
 
 
 def multinomial(

@@ -40,8 +40,8 @@ class EpisodeLanes:
     ----------
     lanes : Lanes
     seed : sequence of int, optional
-        Used if episodes begin in given states: it determines the seeds of the resets that follow
-        these episodes. By default, fresh entropy is used.
+        Used if episodes begin in given states: it determines their random generators. By default,
+        fresh entropy is used.
 
     Attributes
     ----------
@@ -68,7 +68,6 @@ class EpisodeLanes:
         self.timestep = np.zeros(lanes.num_lanes, np.int64)
         self.running: NDArray[np.intp] | None = None
         self._generator = np.random.default_rng(seed)
-        self._next_seeds: dict[int, int] = {}
 
     def begin(
         self, seeds: Seeds = None, *, options: Options = None, states: StartStates | None = None
@@ -80,29 +79,21 @@ class EpisodeLanes:
         seeds, options : sequence, optional
             One item for each lane, passed to the lane's reset.
         states : StartStates, optional
-            The states that the episodes begin in, one for each lane. The next reset of each lane is
-            then seeded, since lanes that begin in equal states would otherwise draw equal numbers.
+            The states that the episodes begin in, one for each lane. Each gets a new random
+            generator, since lanes that begin in equal states would otherwise draw equal numbers.
         """
         self.running = None
         self.timestep.fill(0)
-        count = self.lanes.num_lanes
-        if seeds is None and self._next_seeds:
-            seeds = [self._next_seeds.get(lane) for lane in range(count)]
-        obs = self.lanes.start(seeds, options)
-        self._next_seeds.clear()
         if states is not None:
-            states.check(count)
-            drawn = self._generator.choice(2**31, count, replace=False)
-            self._next_seeds = dict(enumerate(drawn.tolist()))
-            states.place(self.lanes, obs)
+            states.check(self.lanes.num_lanes)
+        obs = self.lanes.start(seeds, options)
+        if states is not None:
+            states.place(self.lanes, obs, self._generator)
         return obs
 
     def restart(self, obs: Any, lanes: NDArray[np.intp], options: Options = None) -> None:
         """Begin an episode in each of `lanes`; write the first observations into `obs`."""
-        seeds = None
-        if self._next_seeds:
-            seeds = [self._next_seeds.pop(int(lane), None) for lane in lanes]
-        self.lanes.reset(obs, lanes, seeds=seeds, options=options)
+        self.lanes.reset(obs, lanes, options=options)
         self.timestep[lanes] = 0
 
     def step(
@@ -140,21 +131,11 @@ class EpisodeLanes:
 
         The lanes `ended` get a reward of 0, and no flags.
         """
-        count = self.lanes.num_lanes
-        if not self._next_seeds:
-            is_reset = np.zeros(count, bool)
-            is_reset[ended] = True
-            self.lanes.step(actions, outcome.arrays, ended=is_reset)
-            self.timestep += 1
-            self.timestep[ended] = 0
-        else:
-            others = np.delete(np.arange(count), ended)
-            if len(others):
-                self.lanes.step(actions, outcome.arrays, others)
-            outcome.reward[ended] = 0.0
-            outcome.terminated[ended] = outcome.truncated[ended] = False
-            self.timestep += 1
-            self.restart(outcome.obs, ended)
+        is_reset = np.zeros(self.lanes.num_lanes, bool)
+        is_reset[ended] = True
+        self.lanes.step(actions, outcome.arrays, ended=is_reset)
+        self.timestep += 1
+        self.timestep[ended] = 0
         np.logical_or(outcome.terminated, outcome.truncated, out=outcome.done)
 
     def _repeat(self, outcome: Outcome, previous: Outcome, running: NDArray[np.intp]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 
 from plangym_like.errors import InputError
 from plangym_like.results import Future
+from plangym_like.vector.tree import tree_map
 
 
 class TensorFuture:
@@ -171,13 +172,11 @@ class TensorBatcher:
         is_done = options.get("blocking", True)
         return self._tensors(result) if is_done else TensorFuture(result, self._tensors)
 
-    def _tensors(self, value: Any) -> Any:
+    def _tensors(self, tree: Any) -> Any:
         """Convert the arrays and NumPy numbers in a tree to tensors on the device."""
-        if isinstance(value, Mapping):
-            return {key: self._tensors(part) for key, part in value.items()}
-        if isinstance(value, tuple):
-            parts = [self._tensors(part) for part in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return tree_map(self._tensor, tree)
+
+    def _tensor(self, value: Any) -> Any:
         if not isinstance(value, (np.ndarray, np.generic)) or value.dtype == object:
             return value
         array = np.asarray(value)
@@ -190,15 +189,14 @@ class TensorBatcher:
         return tensor.to(self.device, non_blocking=True)
 
 
-def _arrays(value: Any) -> Any:
+def _arrays(tree: Any) -> Any:
     """Convert the tensors in a tree to arrays; arrays of CPU tensors share the tensors' memory."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        # NumPy has no bfloat16; float32 can hold all its values.
-        return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
-    if isinstance(value, Mapping):
-        return {key: _arrays(part) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        parts = [_arrays(part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    return tree_map(_array, tree)
+
+
+def _array(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    # NumPy has no bfloat16; float32 can hold all its values.
+    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()

@@ -1,7 +1,7 @@
 """Trees of tensors: make, convert and move them.
 
->>> from plangym_like.vector.tree import layout_of, take
->>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
+>>> from plangym_like.vector.tree import take
+>>> layout = tensor_layout({"image": Leaf((2, 2), np.uint8), "speed": Leaf((), float)})
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)
 >>> rows = empty(layout, (3,))
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from plangym_like.errors import ActionError, InputError
-from plangym_like.vector.tree import Leaf, named_parts, tree_map
+from plangym_like.vector.tree import named_parts, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -55,13 +54,6 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
         ) from error
 
 
-def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:
-    """Return a tensor, as described by `leaf`, that shares memory with the bytes in `content`."""
-    if not len(content):
-        return torch.empty(leaf.shape, dtype=leaf.dtype)
-    return torch.from_numpy(content).view(leaf.dtype).view(leaf.shape)
-
-
 def empty(layout: Any, lead: Sequence[int]) -> Any:
     """Return a tree of tensors ``(*lead, *leaf.shape)`` filled with zeros."""
     return tree_map(lambda leaf: torch.zeros((*lead, *leaf.shape), dtype=leaf.dtype), layout)
@@ -70,26 +62,22 @@ def empty(layout: Any, lead: Sequence[int]) -> Any:
 def as_arrays(tree: Any) -> Any:
     """Return a tree of arrays that share memory with a tree of CPU tensors.
 
-    A tensor whose dtype NumPy does not have, such as ``bfloat16``, stays a tensor.
+    A tensor whose dtype NumPy does not have, such as ``bfloat16``, stays a tensor, and an array
+    stays an array.
     """
     return tree_map(_as_array, tree)
 
 
-def _as_array(tensor: torch.Tensor) -> Any:
+def _as_array(tensor: Any) -> Any:
     try:
         return tensor.numpy()
-    except TypeError:
+    except (AttributeError, TypeError):
         return tensor
 
 
 def as_tensors(tree: Any) -> Any:
     """Return a tree of tensors that share memory with a tree of arrays; numbers become tensors."""
     return tree_map(torch.as_tensor, tree)
-
-
-def layout_of_tensors(tree: Any) -> Any:
-    """Return the layout of a tree of tensors, with all their axes."""
-    return tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
 
 
 def clone_tree(tree: Any) -> Any:
@@ -107,54 +95,33 @@ def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
     return tree_map(lambda tensor: tensor.to(device, non_blocking=non_blocking), tree)
 
 
-# Outputs of actors are copied only if they fit; they are never broadcast, and no value overflows.
+# What actors and agents return is used only if it fits; it is never broadcast, and never overflows.
 
 
-def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
-    """Copy `value` into `target`, which must have the same shape and a dtype that is wide enough.
+def fitting(
+    value: Any,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    place: str,
+    error: type[InputError] = ActionError,
+) -> torch.Tensor:
+    """Convert a tensor of the given shape to `dtype`, on the CPU, without gradients.
 
+    If `dtype` is floating-point, values are rounded to its precision. Otherwise, no value changes.
     `place` is the name of `value` in error messages.
 
     Raises
     ------
-    InputError
-        `value` is not a tensor, its shape differs, or its dtype has values that the dtype of
-        `target` cannot hold.
-    """
-    if (
-        not isinstance(value, torch.Tensor)
-        or value.shape != target.shape
-        or not _widens(value.dtype, target.dtype)
-    ):
-        got = type(value).__name__
-        if isinstance(value, torch.Tensor):
-            got = f"{tuple(value.shape)} {value.dtype}"
-        raise InputError(
-            f"{place} must be a tensor {tuple(target.shape)} {target.dtype}, as in the first step, "
-            f"got {got}"
-        )
-    target.copy_(value)
-
-
-def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: str) -> torch.Tensor:
-    """Convert actions ``(n, ...)`` to the dtype of the action space, on the CPU, without gradients.
-
-    If `dtype` is floating-point, values are rounded to its precision. Otherwise, no value changes.
-
-    Raises
-    ------
-    ActionError
+    error
         `value` is not a tensor, its shape differs, `dtype` cannot hold its values, or `value` is
         floating-point and `dtype` is not.
     """
     if not isinstance(value, torch.Tensor):
-        raise ActionError(
-            f"{place} must be a tensor {tuple(shape)} {dtype}, got {type(value).__name__}"
-        )
+        raise error(f"{place} must be a tensor {tuple(shape)} {dtype}, got {type(value).__name__}")
     if value.dtype is dtype and value.shape == shape:
         return value.detach().cpu()
     if value.shape != shape or not torch.can_cast(value.dtype, dtype):
-        raise ActionError(
+        raise error(
             f"{place} must be a tensor {tuple(shape)} {dtype}, got {tuple(value.shape)} "
             f"{value.dtype}"
         )
@@ -162,25 +129,34 @@ def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: st
     cast: torch.Tensor = value.to(dtype)
     # NumPy compares the two dtypes by value. Casting back could hide a change of sign.
     if not dtype.is_floating_point and not np.array_equal(cast.numpy(), value.numpy()):
-        raise ActionError(
+        raise error(
             f"{place} must be {dtype}, got {value.dtype} with values from {value.min()} to "
             f"{value.max()}, which {dtype} cannot hold"
         )
     return cast
 
 
-def copy_actions(rows: Any, value: Any) -> None:
-    """Convert an actor's actions as `as_actions` does, and copy them into the tree `rows`."""
-    if type(rows) is not torch.Tensor:
-        tree_map(copy_actions, rows, value)
-    elif type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
-        rows.copy_(value)
-    else:
-        rows.copy_(as_actions(value, rows.shape, rows.dtype, "the actor's actions"))
+def copy_fitting(rows: Any, value: Any, place: str, error: type[InputError] = ActionError) -> None:
+    """Convert each tensor of the tree `value` as `fitting` does, and copy it into the tree `rows`.
 
-
-def _widens(dtype: torch.dtype, target: torch.dtype) -> bool:
-    return dtype is target or torch.promote_types(dtype, target) is target
+    Raises
+    ------
+    error
+        The trees differ in structure, or a tensor does not fit.
+    """
+    if type(rows) is torch.Tensor:
+        if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
+            rows.copy_(value)
+        else:
+            rows.copy_(fitting(value, rows.shape, rows.dtype, place, error))
+        return
+    try:
+        tree_map(lambda part, leaf: copy_fitting(part, leaf, place, error), rows, value)
+    except (IndexError, KeyError, TypeError, ValueError) as mismatch:
+        if isinstance(mismatch, InputError):
+            raise
+        text = f"{place} must have the structure of {rows!r:.200}, got {value!r:.200}"
+        raise error(text) from mismatch
 
 
 def named_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

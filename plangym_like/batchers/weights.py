@@ -1,101 +1,13 @@
-"""Weights that one process changes and others load, always whole, each with a version number."""
+"""`ActorWeights`: notices when an actor's weights change; `load_weights` loads them elsewhere."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from plangym_like.batchers.trees import clone_tree
-from plangym_like.errors import WorkerTimeoutError
-from plangym_like.processes.child import interrupts_deferred
-from plangym_like.vector.tree import tree_leaves, tree_map
-
-_POLL_SECONDS = 0.0005
-
-
-class VersionedTree:
-    """A tree of tensors and its version number, which are read and written together.
-
-    In shared memory, a lock on the memory's file excludes readers while the owner writes. The
-    kernel releases the lock of a process that dies.
-
-    Parameters
-    ----------
-    memory : dict
-        ``"version"``, a Tensor int64 ``(1,)``, and ``"tree"``, a tree of CPU Tensor.
-    fd : int
-        The descriptor of the shared memory; -1 if no other process uses the tree.
-    """
-
-    def __init__(self, memory: Any, fd: int = -1) -> None:
-        self.tree = memory["tree"]
-        self._version = memory["version"]
-        self._fd = fd
-
-    @classmethod
-    def of(cls, tree: Any, version: int) -> VersionedTree:
-        """Return a copy of `tree` in ordinary memory."""
-        return cls({"tree": clone_tree(tree), "version": torch.tensor([version])})
-
-    @torch.no_grad()
-    def write(self, tree: Any, version: int, timeout: float) -> None:
-        """Replace the content; `tree` has the same layout, on any device.
-
-        Raises
-        ------
-        WorkerTimeoutError
-            A reader has held the lock for `timeout` seconds.
-        """
-        # A Ctrl-C must not leave a mixture of two versions.
-        with interrupts_deferred(), self._locked(is_writer=True, timeout=timeout):
-            tree_map(lambda own, new: own.copy_(new), self.tree, tree)
-            self._version.fill_(version)
-
-    def read(self, known: int) -> tuple[int, Any] | None:
-        """Return the version and a copy of the tree; ``None`` if the version is `known`."""
-        with self._locked(is_writer=False):
-            version = int(self._version)
-            return None if version == known else (version, clone_tree(self.tree))
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
-
-    @contextmanager
-    def _locked(self, *, is_writer: bool, timeout: float | None = None) -> Iterator[None]:
-        if self._fd < 0:
-            yield
-            return
-        import fcntl  # Windows does not have it, nor workers
-
-        kind = fcntl.LOCK_EX if is_writer else fcntl.LOCK_SH
-        if timeout is None:
-            fcntl.lockf(self._fd, kind)
-        else:
-            deadline = time.monotonic() + timeout
-            while True:
-                try:
-                    fcntl.lockf(self._fd, kind | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise WorkerTimeoutError(
-                            f"a worker has held the lock of the weights for {timeout:g} s: it "
-                            "hangs or was stopped. Close this object and make another one, or "
-                            "increase the timeout of its Workers"
-                        ) from None
-                    time.sleep(_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+from plangym_like.vector.tree import tree_leaves
 
 
 class ActorWeights:

@@ -40,7 +40,13 @@ from plangym_like.cli.arguments import (
     warn,
     whole,
 )
-from plangym_like.cli.planner_classes import find_planner, found_options, kebab, make_planner
+from plangym_like.cli.planner_classes import (
+    find_planner,
+    imported,
+    imported_all,
+    kebab,
+    make_planner,
+)
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import Plan, Planner, Progress, play
@@ -173,9 +179,11 @@ def _source(chosen: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     with needs_extra("--reward needs MuJoCo", "mujoco"):
         from plangym_like.envs.mujoco.own_model import MujocoModel
     known = inspect.signature(MujocoModel).parameters
-    own = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
+    own = imported_all("--set", {name: kwargs.pop(name) for name in list(kwargs) if name in known})
     try:
-        return MujocoModel(chosen.id, **found_options({**own, "reward": chosen.reward})), kwargs
+        return MujocoModel(
+            chosen.id, **{**own, "reward": imported("--reward", chosen.reward)}
+        ), kwargs
     except InputError as error:
         raise UsageError(f"{chosen.id} cannot be made: {described(error)}") from error
 
@@ -206,7 +214,8 @@ def _check(chosen: argparse.Namespace) -> None:
 def _load(chosen: argparse.Namespace, env: PlanEnv) -> Planner:
     """Return the planner in the folder to resume from."""
     try:
-        return Planner.load(chosen.resume / _SEARCH, env, **found_options(dict(chosen.option)))
+        options = imported_all("--option", dict(chosen.option))
+        return Planner.load(chosen.resume / _SEARCH, env, **options)
     except OSError as error:
         raise UsageError(
             f"--resume: no search was saved in {chosen.resume} yet: {error}"

@@ -88,26 +88,33 @@ def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, 
     unknown = sorted(options.keys() - known.keys())
     if unknown:
         raise UsageError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
-    options = found_options(options)
+    options = imported_all("--option", options)
     missing = [one for one, default in known.items() if default is ... and one not in options]
     if missing:
         raise UsageError(f"{name} needs --option {missing[0]}=VALUE")
     return planner_class(env, **options)
 
 
-def found_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options of a planner in which values of the form ``module:callable`` are imported."""
-    return {name: _found(name, value) for name, value in options.items()}
+def imported_all(argument: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of an argument ``NAME=VALUE``, each as `imported` returns it."""
+    return {name: imported(f"{argument} {name}", value) for name, value in values.items()}
 
 
-def _found(name: str, value: Any) -> Any:
+def imported(argument: str, value: Any) -> Any:
+    """Import and return a value of the form ``module:callable``; return other values unchanged.
+
+    Raises
+    ------
+    UsageError
+        There is no such callable; the message begins with `argument`.
+    """
     if not isinstance(value, str) or ":" not in value:
         return value
     try:
         found = find(value)
     except ImportError as error:
-        raise UsageError(f"--option {name}: {described(error)}") from error
+        raise UsageError(f"{argument}: {described(error)}") from error
     if found is value:
         module, _, attribute = value.partition(":")
-        raise UsageError(f"--option {name}: the module {module!r} has no {attribute!r}")
+        raise UsageError(f"{argument}: the module {module!r} has no {attribute!r}")
     return found

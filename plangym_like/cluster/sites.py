@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -63,16 +62,16 @@ def choose_sites(cores: Mapping[str, int], wanted: int | None) -> list[Site]:
     >>> choose_sites({"a": 4, "b": 2}, 4)
     [Site(node='a', workers=3, bundle=-1), Site(node='b', workers=1, bundle=-1)]
     """
-    free = [(-count, index, node) for index, (node, count) in enumerate(cores.items()) if count > 0]
-    heapq.heapify(free)
-    counts: dict[str, int] = {}
-    while free and (wanted is None or sum(counts.values()) < wanted):
-        left, index, node = heapq.heappop(free)
-        counts[node] = counts.get(node, 0) + 1
-        if left < -1:
-            heapq.heappush(free, (left + 1, index, node))
+    free = {node: count for node, count in cores.items() if count > 0}
+    left = sum(free.values()) if wanted is None else min(wanted, sum(free.values()))
+    counts = dict.fromkeys(free, 0)
+    for _ in range(left):
+        node = max(free, key=lambda each: free[each] - counts[each])
+        counts[node] += 1
     found = []
     for node, count in counts.items():
+        if not count:
+            continue
         size = -(-count // -(-count // _MOST_WORKERS))
         found += [Site(node, min(size, count - first)) for first in range(0, count, size)]
     return found

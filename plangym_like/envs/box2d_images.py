@@ -306,11 +306,14 @@ class Imager:
         if self._bits.seed_seq is not image.seeds:
             self._bits.__setstate__((self._bits.state, image.seeds))
         self._memory.write(image.words, None if now is None else now.words)
+        handles = sum(map(self._attributes[0].__contains__, _HANDLES))
         for attributes, then in zip(self._attributes, image.attributes, strict=True):
-            if len(attributes) > len(then):
+            # Sets of names take as long as all the rest, and steps add few attributes.
+            if len(attributes) - handles > len(then):
                 for name in attributes.keys() - then.keys() - set(_HANDLES):
                     del attributes[name]
             attributes.update(then)
+            handles = 0  # only the environment itself, which is the first, has them
         self._parts.write(image.parts)
         return True
 

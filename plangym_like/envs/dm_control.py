@@ -17,7 +17,6 @@ does the same after every step, so the result is the same.
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib.metadata
 import re
 import struct
@@ -38,6 +37,7 @@ from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot, RobotKern
 from plangym_like.envs.mujoco.physics import (
     EditedArrays,
     PhysicsCodec,
+    begun_episodes,
     model_digest,
 )
 from plangym_like.envs.rendering import draw_without_a_display
@@ -47,7 +47,6 @@ from plangym_like.states.rows import Row
 
 _SHIMMY = re.compile(r"dm_control/(?P<domain>\w+)-(?P<task>\w+)-v0")
 _PLAIN = re.compile(r"(?P<domain>[A-Za-z]\w*)-(?P<task>[A-Za-z]\w*)")
-_TRIALS = 3
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 # Options of images, which do not affect the state.
 _DRAWN = ("width", "height", "camera_id")
@@ -286,18 +285,14 @@ class DmControlCodec(Codec):
         for name in (name for name, value in values.items() if _are_numbers(value)):
             self.numbers[name] = slice(end, end + int(np.size(values[name])))
             end = self.numbers[name].stop
-        notes = []
-        if lost := sorted(changed - self.numbers.keys()):
-            notes.append(f"the task keeps attributes that no row holds: {', '.join(lost)}")
+        if lost := ", ".join(sorted(changed - self.numbers.keys())):
+            self.exactness = "approximate"
+            self.exactness_note = f"the task keeps attributes that no row holds: {lost}"
         edited = self._edits.arrays
         carried = {f"model.{name}": array for name, array in edited.items()}
         if self._data.sensordata.size:
             carried["sensordata"] = self._data.sensordata
         self.physics = PhysicsCodec(self.model, self._data, carried)
-        if self.physics.lost:
-            notes.append(self.physics.lost)
-        if notes:
-            self.exactness, self.exactness_note = "approximate", "; ".join(notes)
         self.count_at = self.physics.nbytes
         self.random_at = self.count_at + 8 + 8 * end
         self.nbytes = self.random_at + RANDOM_NBYTES
@@ -311,17 +306,10 @@ class DmControlCodec(Codec):
         Yield after each reset and step.
         """
         remembered = dict(vars(self.task))
-        # Sampling from the environment's own space would change its random sequence.
-        actions = copy.deepcopy(self._base.action_space)
-        actions.seed(0)
-        for seed in range(_TRIALS):
-            env.reset(seed=seed)
-            yield
-            for _ in range(2):
-                env.step(np.clip(actions.sample(), -1, 1))
-                yield
-                now = vars(self.task)
-                changed |= {name for name in now if _differs(now[name], remembered.get(name))}
+        for moment in begun_episodes(env):
+            yield moment
+            now = vars(self.task)
+            changed |= {name for name in now if _differs(now[name], remembered.get(name))}
         self._base.seeded = False
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -441,8 +429,8 @@ class DmControlSimulator(GymnasiumSimulator):
         """Return the kernel for the task's robot, or ``None`` if there is none."""
         codec = self.codec
         robot_class = _ROBOTS.get(qualified_name(type(codec.task)))
-        usual = self.base.flat and self._physics_is_usual() and self.env is self.base
-        if robot_class is None or not usual or codec.numbers:
+        is_bare = self.base.flat and self.env is self.base
+        if robot_class is None or not is_bare or codec.numbers or codec.edited:
             return None
         assert isinstance(self.frameskip, int)
         return RobotKernel(
@@ -453,12 +441,6 @@ class DmControlSimulator(GymnasiumSimulator):
             elapsed_at=codec.count_at,
             limit=lambda: int(np.ceil(min(codec.suite._step_limit, 2.0**62))),
         )
-
-    def _physics_is_usual(self) -> bool:
-        runge_kutta = self.codec.model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4
-        edits = self.codec.edited or self.codec.task.visualize_reward
-        more = runge_kutta or edits or not self.codec.physics.is_integration
-        return self.base.physics.legacy_step and not more
 
     def _write_generator(self, payload: Row, seed: int) -> None:
         random = RestorableRandom(np.random.RandomState())

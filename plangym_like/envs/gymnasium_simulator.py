@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import abc
 import copy
-import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from operator import is_
 from typing import Any, ClassVar, Self
 
 import gymnasium
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Outcome, Rows
 from plangym_like.batch.ownership import owned
 from plangym_like.batch.simulator import (
-    EnvStep,
     Simulator,
     as_flag,
     as_reset,
@@ -50,9 +47,20 @@ from plangym_like.envs.wrapping import (
 )
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.chain_state import WrapperState, WrapperValues
-from plangym_like.snapshots.chains import close_copy, innermost, libraries_left_open
+from plangym_like.snapshots.chains import (
+    close_copy,
+    innermost,
+    libraries_left_open,
+    links,
+    reachable,
+)
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
+from plangym_like.snapshots.known_wrappers import (
+    foreign_wrappers,
+    is_foreign_env,
+    restorer_of,
+    visible,
+)
 from plangym_like.snapshots.trial import Trial, TrialOutcome, known_trials
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
@@ -210,7 +218,6 @@ class GymnasiumSimulator(RenderingSimulator):
         if self._images:
             self.observation_space = self.image_space()
         self._kernels: dict[str, Kernel | None] = {}
-        self._configured: tuple[Any, ...] = ()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is not None:
@@ -234,8 +241,12 @@ class GymnasiumSimulator(RenderingSimulator):
 
         Return ``None`` if they have no state.
         """
-        values = WrapperValues(self.env) if visible(self.env) else None
-        return values.restorer() if values is not None and values.owners else None
+        owners = WrapperValues(self.env).owners if visible(self.env) else []
+        if not owners:
+            return None
+        # What a wrapper borrows from the environment stays the same object.
+        borrowed = (thing for _, thing in reachable(self.base, ""))
+        return restorer_of([owner.thing for owner in owners], [*links(self.env), *borrowed])
 
     def reset_once(self) -> None:
         """Reset the new chain (see `first_reset`), and remove its random generators."""
@@ -255,10 +266,6 @@ class GymnasiumSimulator(RenderingSimulator):
         if not visible(self.env):
             return NothingSaved([])
         return WrapperState(self.env, self.state_capacity)
-
-    def configuration(self) -> tuple[Any, ...]:
-        """Return the settings on which kernels depend; when one changes, new ones are made."""
-        return ()
 
     # The trial, and copies
 
@@ -380,7 +387,7 @@ class GymnasiumSimulator(RenderingSimulator):
             "id": name_of(self.name),
             "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},
             "wrappers": self.memory.fingerprint_fields(),
-            "gymnasium": importlib.metadata.version("gymnasium"),
+            "gymnasium": gymnasium.__version__,
             **self.codec.fingerprint_fields(),
         }
 
@@ -467,15 +474,8 @@ class GymnasiumSimulator(RenderingSimulator):
 
     @property
     def steps_env_alone(self) -> bool:
-        """Whether `step_env` does nothing but call ``env.step`` once."""
-        is_usual = type(self).step_env is GymnasiumSimulator.step_env
-        return is_usual and self.frameskip == 1 and not self._images
-
-    def step_env(self, action: Any) -> EnvStep:
-        """Call ``env.step`` up to `frameskip` times, and return the combined result."""
-        if self.frameskip == 1 and not self._images:
-            return self.env.step(action)
-        return super().step_env(action)
+        """Whether a step is one call of ``env.step``."""
+        return self.frameskip == 1 and not self._images
 
     def hold(self, action: Any, count: int) -> Outcome:
         """Call ``env.step`` `count` times, or until the episode ends; sum the rewards.
@@ -510,11 +510,12 @@ class GymnasiumSimulator(RenderingSimulator):
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows with the kernel if there is one; otherwise, step them one by one."""
         horizon, is_single = rows.inputs.horizon, stop - start == 1
-        step_singly = super().rollout_rows if horizon else super().step_rows
-        # For one row, `step` is faster, and audits compare it with the kernel.
-        kernel = None if is_single and not horizon else self.kernel_for(rows.inputs.actions)
+        if is_single and not horizon:  # `step` is faster, and audits compare it with the kernel
+            super().step_rows(rows, start, stop)
+            return
+        kernel = self.kernel_for(rows.inputs.actions)
         if kernel is None or not kernel.takes(rows) or (is_single and not kernel.rolls_out_one):
-            step_singly(rows, start, stop)
+            super().step_rows(rows, start, stop)
             return
         step = kernel.rollout if horizon else kernel.step
         for first in range(start, stop, kernel.most):
@@ -523,23 +524,13 @@ class GymnasiumSimulator(RenderingSimulator):
             try:
                 step(rows, first, last)
             except NotVectorisableError:
-                step_singly(rows, first, last)
-
-    # In rollouts, each row is stepped through its T actions, or until its episode ends.
-    rollout_rows = step_rows
+                super().step_rows(rows, first, last)
 
     def kernel_for(self, actions: Any) -> Kernel | None:
-        """Return the kernel for the dtype of `actions`, if any; make it when first needed.
-
-        If the `configuration` has changed, the kernels are made anew.
-        """
+        """Return the kernel for the dtype of `actions`, if any; make it when first needed."""
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
-        then, now = self._configured, self.configuration()
-        if len(now) != len(then) or not all(map(is_, now, then)):
-            self._configured = now
-            kernels.clear()
         if kind not in kernels:
             # ``None`` if another wrapper takes part in steps.
             transforms = self._transforms

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -48,14 +48,11 @@ class Kernel(abc.ABC):
         Whether stepping rows together is faster than one by one.
     rolls_out_one : bool
         Whether `rollout` of a single row is faster than the environment itself.
-    plays_on : bool
-        Whether `disagreement` steps states of episodes that have ended, and actions out of bounds.
     """
 
     most: int = 1 << 62
     is_vectorised: bool = True
     rolls_out_one: bool = False
-    plays_on: bool = True
 
     def takes(self, rows: Rows) -> bool:
         """Return whether this kernel can step the batch `rows`."""
@@ -95,10 +92,6 @@ class Kernel(abc.ABC):
         """
         raise NotVectorisableError
 
-    def sample_states(self, sim: Any) -> Sequence[Row] | None:
-        """Return `TRIALS` payloads for `disagreement`; ``None`` for the states of one episode."""
-        return None
-
     def disagreement(self, sim: Simulator, kind: str) -> str:
         """Describe the first difference from stepping `sim` row by row, or return "".
 
@@ -109,8 +102,7 @@ class Kernel(abc.ABC):
         change.
         """
         with state_kept(sim):
-            beyond = 1.2 if self.plays_on else 1.0
-            return _disagreement(self, sim, trial_actions(sim.action_space, kind, beyond=beyond))
+            return _disagreement(self, sim, trial_actions(sim.action_space, kind))
 
 
 @contextlib.contextmanager
@@ -409,9 +401,6 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         The simulator of the environment, whose observations are one array each.
     """
 
-    # `step` may refuse other actions, and states after the end of an episode.
-    plays_on = False
-
     def __init__(self, sim: Any) -> None:
         super().__init__(sim)
         example: NDArray[Any] = sim.codec.example
@@ -479,24 +468,15 @@ def _checked_flags(name: str, flags: Any, count: int) -> Any:
 # The test of a kernel
 
 
-def trial_actions(space: Any, kind: str, *, beyond: float = 1.2) -> NDArray[Any]:
-    """Return random actions ``(TRIALS, ...)`` of dtype `kind`.
-
-    Float actions of a bounded `Box` lie up to `beyond` times as far from its middle as its bounds;
-    integer actions are rounded from numbers between ``-beyond`` and `beyond`.
-    """
-    dtype = np.dtype(kind)
-    if not isinstance(space, Box) or not space.is_bounded():
-        space = copy.deepcopy(space)
-        space.seed(6)
-        return np.stack([space.sample() for _ in range(TRIALS)]).astype(dtype)
-    rng = np.random.Generator(np.random.PCG64(6))
-    drawn = rng.uniform(-beyond, beyond, (TRIALS, *space.shape))
-    middle, half = (space.high + space.low) / 2.0, (space.high - space.low) / 2.0
-    if dtype.kind in "iu":
-        drawn = np.abs(drawn.round()) if dtype.kind == "u" else drawn.round()
-        return drawn.astype(dtype)
-    return (middle + half * drawn).astype(dtype)
+def trial_actions(space: Any, kind: str) -> NDArray[Any]:
+    """Return random actions ``(TRIALS, ...)`` of `space`, of dtype `kind`."""
+    if isinstance(space, Box) and space.is_bounded():
+        rng = np.random.Generator(np.random.PCG64(6))
+        drawn = rng.uniform(space.low, space.high, (TRIALS, *space.shape))
+        return (drawn if np.dtype(kind).kind == "f" else np.abs(drawn).round()).astype(kind)
+    space = copy.deepcopy(space)
+    space.seed(6)
+    return np.stack([space.sample() for _ in range(TRIALS)]).astype(kind)
 
 
 def _disagreement(kernel: Kernel, sim: Simulator, actions: NDArray[Any]) -> str:
@@ -504,19 +484,15 @@ def _disagreement(kernel: Kernel, sim: Simulator, actions: NDArray[Any]) -> str:
     states = np.zeros((len(actions), HEADER_NBYTES + sim.payload_nbytes), np.uint8)
     expected, found = (_rows(sim, actions, states) for _ in range(2))
     assert expected.next_states is not None and found.next_states is not None
-    starts = kernel.sample_states(sim)
-    if starts is None:
-        sim.reset(0)
+    sim.reset(0)
     for index, action in enumerate(actions):
-        if starts is not None:
-            sim.write(starts[index])
         sim.save(states[index])
         outcome = sim.step(action.copy(), 1)
         if outcome[4].keys() != expected.columns.keys():
             return f"the info of row {index} is {outcome[4]!r}, not {', '.join(expected.columns)}"
         put_outcome(expected, index, sim.observation_space, outcome)
         sim.save(expected.next_states[index])
-        if not kernel.plays_on and (outcome[2] or outcome[3]):
+        if outcome[2] or outcome[3]:
             sim.reset()
     try:
         kernel.step(found, 0, len(actions))

@@ -28,7 +28,6 @@ from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import (
-    TRIALS,
     ArrayKernel,
     Kernel,
     NotVectorisableError,
@@ -37,11 +36,6 @@ from plangym_like.envs.kernel import (
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.states.random_state import (
-    GENERATOR_NBYTES,
-    save_generator,
-    seeded_generator,
-)
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 # PCG64 multiplies its position by this number in each draw.
@@ -290,19 +284,6 @@ class TableBlocks(ArrayKernel[Places]):
         if hasattr(env, "action_mask"):
             self._masks = np.stack([env.action_mask(place) for place in bounds[0]])
 
-    def sample_states(self, sim: Any) -> list[Row]:
-        """Return rows in random places, with various generators."""
-        payload: Row = np.zeros(sim.payload_nbytes, np.uint8)
-        sim.read(payload)
-        starts, drawn = [], np.random.Generator(np.random.PCG64(4))
-        for seed in range(TRIALS):
-            start = payload.copy()
-            start[:8].view(np.int64)[0] = drawn.integers(len(self._bounds[0]))
-            generator = save_generator(seeded_generator(seed))
-            start[sim.codec.nbytes :][:GENERATOR_NBYTES] = np.frombuffer(generator, np.uint8)
-            starts.append(start)
-        return starts
-
     def load(self, given: Row, count: int) -> Places:
         words = np.broadcast_to(given.view(np.int64), (count, given.shape[1] // 8))
         numbers = words[:, HEADER_NBYTES // 8 :].T[: len(self._bounds)]
@@ -379,17 +360,12 @@ class ToyTextSimulator(GymnasiumSimulator):
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that steps rows with a table, if there is one."""
-        base, codec = self.base, self.codec
-        if self.plain_infos or "step" in vars(base):
+        codec = self.codec
+        if self.plain_infos:
             return None
         if not isinstance(codec, GridCodec) or not codec.has_table:
             return None
         return TableBlocks(self)
-
-    def configuration(self) -> tuple[Any, ...]:
-        """Return what a table is made from, and methods that may be replaced."""
-        own = vars(self.base)
-        return own.get("P"), own.get("step"), own.get("action_mask")
 
 
 class ToyTextEnv(FamilyEnv):
@@ -414,6 +390,7 @@ def next_doubles(generators: NDArray[np.uint64]) -> NDArray[np.float64]:
 
     Examples
     --------
+    >>> from plangym_like.states.random_state import save_generator, seeded_generator
     >>> made = [seeded_generator(seed) for seed in range(3)]
     >>> saved = b"".join(map(save_generator, made))
     >>> words = np.frombuffer(saved, np.uint64).reshape(3, 5)[:, :4].T.copy()

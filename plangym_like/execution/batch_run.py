@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import single_steps, steps_of
 from plangym_like.batch.row_stepper import RowStepper
@@ -85,8 +84,6 @@ class BatchRun:
         self._faults = RowFaults(masked=batch.masked)
         # Ranges to be put into the pipe: it is full, or holds the tokens of another batch.
         self._waiting: list[Range] = []
-        # Ranges that another process than before is to step, each with the process of before.
-        self._elsewhere: list[tuple[int, Range]] = []
         # When the batch last made progress, as far as this is known.
         self._progress_at = self._begun_at = time.monotonic()
         # The single steps taken in this process, and their seconds.
@@ -219,17 +216,11 @@ class BatchRun:
         if here and self._stepper is not None and not known:
             count = self._measure()
         self._batch.begin()
-        processes = self._batch.processes if self._batch.audit else None
-        local = len(self._pool.workers) + (self._stepper is not None)
         for start, stop in self._batch.parts():
             stop = min(stop, count)
-            if processes is not None and local > 1:
-                self._elsewhere += _runs(processes, start, stop)
-            elif start < stop:
+            if start < stop:
                 later = single_steps(self._batch.inputs, stop, count) / self._horizon
                 self._deal(start, stop, later)
-        if self._elsewhere:
-            self._give_tasks()
         return False
 
     def _measure(self) -> int:
@@ -289,24 +280,6 @@ class BatchRun:
         self._pool.tally.rows_retried += len(rows)
         self._put([(row, row + 1) for row in rows])
 
-    def _give_tasks(self) -> None:
-        """Let free workers step ranges of an audit."""
-        for worker in self._pool.workers:
-            if worker.free and (rows := self._take_elsewhere(worker.index + 1)) is not None:
-                worker.step_alone(self._batch, rows)
-
-    def _take_elsewhere(self, process: int) -> Range | None:
-        """Remove and return a range that another process stepped before.
-
-        If `process` is the only one, return any range; return ``None`` if there is none.
-        """
-        ready = sum(worker.ready for worker in self._pool.workers) + (self._stepper is not None)
-        for index, (before, rows) in enumerate(self._elsewhere):
-            if before != process or ready < 2:
-                del self._elsewhere[index]
-                return rows
-        return None
-
     def _put_back_lost(self) -> None:
         """Put rows back whose token was lost: its worker died before it could say what it took."""
         # The order matters: a worker shows its range before it marks the rows, and gives the range
@@ -321,14 +294,8 @@ class BatchRun:
             self._put_back(np.flatnonzero(left))
 
     def _taken_ranges(self) -> list[Range]:
-        """Return the ranges that workers have taken, or that they will get as tasks."""
-        ranges = [rows for _, rows in self._elsewhere]
-        for worker in self._pool.workers:
-            if worker.batch == self.number:
-                ranges.append(worker.range)
-            if worker.has_task_of(self.number):
-                ranges.append(worker.task_rows)
-        return ranges
+        """Return the ranges that workers have taken."""
+        return [each.range for each in self._pool.workers if each.batch == self.number]
 
     @property
     def has_more(self) -> bool:
@@ -358,8 +325,6 @@ class BatchRun:
             self._stop_above(faults.lowest)
         if self._waiting:
             self._put(())
-        if self._elsewhere:
-            self._give_tasks()
         if not (self._waiting or self.num_tokens or self._marks.all()):
             self._put_back_lost()
         # Rows below may still fail.
@@ -373,11 +338,7 @@ class BatchRun:
     @property
     def steps_next(self) -> bool:
         """Whether `step_own` would step rows now."""
-        if self._stepper is None:
-            return False
-        if any(before for before, _ in self._elsewhere):
-            return True
-        return self.num_tokens > len(self._faults.suspects)
+        return self._stepper is not None and self.num_tokens > len(self._faults.suspects)
 
     def step_own(self) -> bool:
         """Step rows in this process until the workers must be checked.
@@ -388,8 +349,7 @@ class BatchRun:
             return False
         until, stepped = time.perf_counter() + _LOOK_SECONDS, False
         while True:
-            rows = self._take_elsewhere(0) if self._elsewhere else None
-            rows = rows or self._pool.tokens.take_of(self._batch.key)
+            rows = self._pool.tokens.take_of(self._batch.key)
             if rows is None:
                 return stepped
             if rows[0] in self._faults.suspects:  # it could end this process
@@ -525,11 +485,6 @@ class BatchRun:
         if self._pool.dealing is self._batch:
             tokens += self._pool.tokens.drain(self._batch.key)
         self._put([(start, min(stop, lowest)) for start, stop in tokens if start < lowest])
-        self._elsewhere = [
-            (before, (start, min(stop, lowest)))
-            for before, (start, stop) in self._elsewhere
-            if start < lowest
-        ]
 
     # The end
 
@@ -546,15 +501,13 @@ class BatchRun:
         if self._taken:
             self._owner.costs.note(self._taken, self._steps, seconds=self._seconds)
         self._leave_pipe()
-        if batch.processes is not None and not batch.audit:
-            np.maximum(self._marks, 0, out=batch.processes)
         self.result = batch.result(dict(sorted(self._faults.errors.items())))
 
     def _fail(self, error: BaseException) -> bool:
         """End the batch with an error, once no worker steps its rows any more."""
         if not self.done:
             self.error = error
-            self._waiting, self._elsewhere = [], []
+            self._waiting = []
             self._leave_pipe()
             self._pool.abandon(self._batch)
         return True
@@ -564,10 +517,3 @@ class BatchRun:
         if self._pool.dealing is self._batch:
             self._pool.tokens.drain(self._batch.key)
             self._pool.dealing = None
-
-
-def _runs(processes: NDArray[np.int32], start: int, stop: int) -> list[tuple[int, Range]]:
-    """Return the ranges of rows ``start:stop`` that the same process has stepped, and which one."""
-    ends = [*(np.flatnonzero(np.diff(processes[start:stop])) + start + 1).tolist(), stop]
-    starts = [start, *ends[:-1]]
-    return [(int(processes[at]), (at, end)) for at, end in zip(starts, ends, strict=True)]

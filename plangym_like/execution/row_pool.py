@@ -40,13 +40,13 @@ logger = logging.getLogger("plangym_like")
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
 # this process.
 _SPIN_SECONDS = 3e-4
-# How long a worker may go on stepping a batch that has ended before it is replaced, and how often
-# this is checked.
+# How long workers may go on stepping batches that have ended before they are replaced, and how
+# often this is checked.
 _GRACE_SECONDS, _CHECK_SECONDS = 1.0, 1e-3
 
 
 class Outcome(NamedTuple):
-    """How a worker's serving, or its task, ended.
+    """How a worker's serving ended.
 
     Attributes
     ----------
@@ -84,8 +84,7 @@ class Outcome(NamedTuple):
 class RowWorker(WorkerHandle):
     """A process that hosts a `PlanEnv`, and the rows that it is stepping.
 
-    A worker that is ready serves (see `plangym_like.execution.row_server`), or has a task: a range
-    of rows that it alone is to step.
+    A worker that is ready serves; see `plangym_like.execution.row_server`.
 
     Parameters
     ----------
@@ -107,10 +106,6 @@ class RowWorker(WorkerHandle):
     ----------
     known : set of int
         The numbers of the shared memory blocks that the process has received.
-    task_rows : (int, int)
-        The range of its last task.
-    task_of : int
-        The number of the batch of its last task.
     left_at : ((int, int), int, int)
         The range and the row at which its last process was when it ended, and their batch.
     """
@@ -136,8 +131,6 @@ class RowWorker(WorkerHandle):
         self._pid = process.pid
         self.progress_at = 0.0
         self._progress: tuple[int, ...] = ()
-        self.task_of = 0
-        self.task_rows = (0, 0)
         self.left_at: tuple[Range, int, int] = (0, 0), -1, 0
 
     def _greet(self) -> None:
@@ -150,22 +143,17 @@ class RowWorker(WorkerHandle):
 
     @property
     def batch(self) -> int:
-        """The number of the batch whose rows it may be writing; 0 if there is none.
-
-        If it has a task but has not begun it, it may still be stepping rows of another batch.
-        """
-        if self.slot[BUSY] and self.slot[BATCH]:
-            return int(self.slot[BATCH])
-        return 0 if self.task is None else self.task_of
+        """The number of the batch whose rows it may be writing; 0 if there is none."""
+        return int(self.slot[BATCH]) if self.slot[BUSY] else 0
 
     @property
     def busy(self) -> bool:
-        """Whether the worker is stepping rows, or has a task."""
-        return super().busy or bool(self.slot[BUSY])
+        """Whether the worker is stepping rows."""
+        return bool(self.slot[BUSY])
 
     @property
     def free(self) -> bool:
-        """Whether the worker can be given a task."""
+        """Whether the worker waits for rows."""
         return super().free and not self.slot[BUSY]
 
     @property
@@ -177,13 +165,7 @@ class RowWorker(WorkerHandle):
         """Return whether the worker may still write results of rows of `batch`."""
         if not self.process.awaited():  # it has ended
             return False
-        if self.slot[BUSY] and (self.slot[BATCH] == batch or self.may_have_taken):
-            return True
-        return self.has_task_of(batch) and self.task is not None and not self.task.settled
-
-    def has_task_of(self, batch: int) -> bool:
-        """Return whether the worker has a task of `batch`, begun or not."""
-        return self.task is not None and self.task_of == batch
+        return bool(self.slot[BUSY] and (self.slot[BATCH] == batch or self.may_have_taken))
 
     @property
     def cursor(self) -> int:
@@ -196,7 +178,7 @@ class RowWorker(WorkerHandle):
         return int(self.slot[START]), int(self.slot[STOP])
 
     def idle_seconds(self) -> float:
-        """Return how many seconds ago the worker last began a row, a range or a task."""
+        """Return how many seconds ago the worker last began a row or a range."""
         now = time.monotonic()
         progress = tuple(self.slot[[CURSOR, START, BUSY, BATCH]].tolist())
         if progress != self._progress:
@@ -207,7 +189,7 @@ class RowWorker(WorkerHandle):
 
     def keep_serving(self, batch: SharedBatch | None) -> None:
         """Let the worker serve, if it does not, and send it the blocks of `batch` that it lacks."""
-        if not self.ready or self.task is not None or self.interrupted:
+        if not self.ready or self.interrupted:
             return
         if self.process.pid != self._pid:  # other code has restarted it
             self.interrupted = True
@@ -220,14 +202,6 @@ class RowWorker(WorkerHandle):
         self._servings.append((serving, 0 if batch is None else batch.key[1]))
         self.interrupted = False
 
-    def step_alone(self, batch: SharedBatch, rows: Range) -> None:
-        """Let the worker step a range of rows that no token names."""
-        self.interrupted = True
-        order, fds = self._order(batch)
-        self.task_of, self.task_rows = batch.key[1], rows
-        self._progress, self.progress_at = (), time.monotonic()
-        self.start_task(serve, order._replace(task=(batch.key, rows)), fds=fds)
-
     def _order(self, batch: SharedBatch | None) -> tuple[Order, Sequence[int]]:
         """Return an order, and the descriptors of the blocks that the worker lacks."""
         blocks = () if batch is None else batch.blocks
@@ -239,13 +213,11 @@ class RowWorker(WorkerHandle):
         return Order(self._attached, dropped), [block.fd for block in fresh]
 
     def outcome(self) -> Outcome | None:
-        """Return how its serving or its task ended, or ``None`` if there is nothing to say."""
+        """Return how its serving ended, or ``None`` if there is nothing to say."""
         while self._servings and self._servings[0][0].settled:
             found = self._outcome_of(*self._servings.popleft())
             if found is not None:
                 return found
-        if self.task is not None and self.task.settled:
-            return self._outcome_of(self.take_task(), self.task_of)
         return None
 
     def _outcome_of(self, future: Future[Any], batch: int) -> Outcome | None:
@@ -256,7 +228,7 @@ class RowWorker(WorkerHandle):
             told = error.with_traceback(None)
             if isinstance(error, WorkerDiedError) and not is_remote(error):
                 # It may have died while it sent a report, after its last row.
-                number = int(self.slot[BATCH]) or self.task_of
+                number = int(self.slot[BATCH])
                 return Outcome(self.index, number, None, told, True, self.cursor, self.range)
             # The worker may lack the blocks that were sent along, so they will be sent again.
             self.known.difference_update(self._attached)
@@ -342,6 +314,8 @@ class RowPool(WorkerPool[RowWorker]):
         # Blocks that all workers that are ready have received.
         self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
+        # How long `abandon` may still wait.
+        self._grace = _GRACE_SECONDS
 
     def deal(self, batch: SharedBatch) -> None:
         """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
@@ -397,10 +371,11 @@ class RowPool(WorkerPool[RowWorker]):
         """Release the memory of a batch that has ended, once no worker writes to it.
 
         Workers finish the ranges that they have taken. Those that do not do so within a second are
-        replaced. A worker may put back a token later, which means nothing then.
+        replaced; this second is for all batches that are pending together. A worker may put back a
+        token later, which means nothing then.
         """
         batch.void()
-        until = time.monotonic() + _GRACE_SECONDS
+        until = time.monotonic() + self._grace
         while left := [worker for worker in self.workers if worker.may_write(batch.number)]:
             if time.monotonic() < until:
                 self.wait(_CHECK_SECONDS)
@@ -413,8 +388,14 @@ class RowPool(WorkerPool[RowWorker]):
                     _GRACE_SECONDS,
                 )
                 self.replace(worker)
+        self._grace = max(0.0, until - time.monotonic())
         self.outcomes_of(batch.number)
         batch.release()
+
+    def rest(self) -> None:
+        """Note that no batch is pending: outcomes are dropped, and `abandon` may wait again."""
+        self.outcomes.clear()
+        self._grace = _GRACE_SECONDS
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""

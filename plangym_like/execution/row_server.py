@@ -70,13 +70,10 @@ class Order(NamedTuple):
         The numbers of blocks whose file descriptors are sent with the order.
     dropped : sequence of int
         The numbers of blocks that the worker no longer needs.
-    task : (Key, Range), optional
-        A range of rows, and its batch, that only this worker is to step. It then does not serve.
     """
 
     attached: Sequence[int]
     dropped: Sequence[int]
-    task: tuple[Key, Range] | None = None
 
 
 @dataclass(slots=True)
@@ -219,12 +216,6 @@ class _RowServer:
             os.sched_yield()
         return wait_for_request(tokens.read_fd, _WAIT_SECONDS)
 
-    def step_alone(self, key: Key, rows: Range) -> None:
-        """Step a range of rows that no token names."""
-        self._slot[BUSY] = 1
-        if self._open(key) and self._batch is not None:
-            self._step(*rows)
-
     @property
     def _key(self) -> Key | None:
         return None if self._batch is None else self._batch.key
@@ -353,13 +344,10 @@ _server = _RowServer()
 
 
 def serve(env: HostedEnv, order: Order, fds: Sequence[int] = ()) -> Report:
-    """Step the rows of a task, or serve until there is something to report or another request."""
+    """Serve until there is something to report, or another request."""
     _server.begin(env, order, fds)
     try:
-        if order.task is None:
-            _server.serve()
-        else:
-            _server.step_alone(*order.task)
+        _server.serve()
     except BaseException as error:
         return _server.report(error)
     return _server.report()

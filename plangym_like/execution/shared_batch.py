@@ -125,8 +125,6 @@ class SharedBatch:
         The key of the batch in tokens.
     inputs : Inputs
         The checked inputs; a copy of its actions if they are objects and `blocking` is false.
-    processes : int array or None
-        As in `SubmitOptions`.
     rows : Rows
         The batch, with its results in shared memory and the inputs that this process reads.
     nbytes : int
@@ -146,7 +144,6 @@ class SharedBatch:
         self, layout: Layout, pool: BlockPool, inputs: Inputs, options: SubmitOptions
     ) -> None:
         self.layout, self.masked, self.audit = layout, options.masked, options.audit
-        self.processes = options.processes
         self.number = next(_numbers)
         kept = options.blocking
         if not kept and isinstance(inputs.actions, list):

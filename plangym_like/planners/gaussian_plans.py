@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any, Never, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,8 +137,9 @@ class GaussianPlanner(Planner):
         terminal_value: TerminalValue | None = None,
         variants: Sequence[Mapping[str, Any]] = (),
         risk: float = 1.0,
+        **unknown: Never,
     ) -> None:
-        super().__init__(env)
+        super().__init__(env, **unknown)
         is_sequence = isinstance(variants, Sequence)
         if not is_sequence or not all(isinstance(variant, Mapping) for variant in variants):
             raise InputError(f"variants must be a sequence of dicts, got {variants!r}")

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isnan
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Never, Self
 
 import numpy as np
 
@@ -90,8 +90,15 @@ class Planner(ABC):
         return planner
 
     def __init__(
-        self, env: PlanEnv, *, legal: Reads | None = None, to_play: Reads | None = None
+        self,
+        env: PlanEnv,
+        *,
+        legal: Reads | None = None,
+        to_play: Reads | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:  # said here, because Python's own error would not name the planner
+            raise TypeError(f"{self.name} has no option {min(unknown)!r}")
         check_plan_env(self.name, env)
         self.env, self._rules = env, (legal, to_play)
         self._game()  # raises if the rules cannot be used

@@ -3,12 +3,12 @@
 No code has to run in a process for it to end with its owner: the kernel sends SIGKILL, which also
 ends a process that is stopped, that blocks its signals, or that is stuck in C with the GIL held.
 
-- A direct child of its owner, which is the fork server or a forked copy, has an open file on the
-  read end of a pipe, its alive pipe. Only the owner has the write end. The kernel closes the write
-  end when the owner dies in any way, and then kills the process that is registered for the file's
-  signals (``F_SETOWN``).
-- A worker that the fork server has started asks to be killed when its parent, the fork server,
-  ends. A copy that the main thread has forked does this too, in case it closes its descriptors.
+- A direct child of its owner (the fork server, a spawned worker, or a forked copy) has an open file
+  on the read end of a pipe, its alive pipe. Only the owner has the write end. The kernel closes the
+  write end when the owner dies in any way, and then kills the process that is registered for the
+  file's signals (``F_SETOWN``).
+- A worker that the fork server has forked asks to be killed when its parent, the fork server, ends.
+  A direct child of the main thread does this too, in case it closes its descriptors.
 
 Each worker imports the module of its environment's class. If this module starts workers when it is
 imported, each worker would start more of them, without end. So a worker that is importing a module
@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 
 from plangym_like.errors import WorkerStartError
 from plangym_like.support.fork_safety import close_in_copies, new_lock
@@ -59,8 +59,8 @@ _PIDFD_OPEN = 434
 # `interrupts_deferred` defers Ctrl-C for at most so long.
 _DEFERRED_SECONDS = 3.0
 
-# In a process that works for another one: the function in which it began to do so.
-_main_loop: CodeType | None = None
+# Whether this process works for another one.
+_is_worker = False
 
 
 class ChildProcess:
@@ -76,9 +76,9 @@ class ChildProcess:
     status : socket.socket, optional
         For a worker of the fork server: the socket on which its exit status will come. All other
         processes must be children of this one.
-    server : object, optional
-        The fork server of the worker. It is kept alive until the worker is closed, because it ends
-        when nothing refers to it any more, and its workers end with it.
+    wake : callable, optional
+        For a worker of the fork server: its `ForkServer.wake`. This reference also keeps the fork
+        server alive until the worker is closed; its workers would end with it.
 
     Attributes
     ----------
@@ -96,14 +96,14 @@ class ChildProcess:
         connection: socket.socket,
         *kept: io.FileIO,
         status: socket.socket | None = None,
-        server: object | None = None,
+        wake: Callable[[], None] | None = None,
     ) -> None:
         self.pid = pid
         self.connection = connection
         self.exitcode: int | None = None
         self.ended = False
         self._owner_pid = os.getpid()
-        self._server = server
+        self._wake = wake
         self._status = status
         if status is not None:
             status.setblocking(False)
@@ -170,6 +170,8 @@ class ChildProcess:
     def end(self, timeout: float = 5.0) -> bool:
         """Kill and collect the process; return whether it has ended within `timeout` seconds."""
         self.kill()
+        if self._wake is not None:
+            self._wake()  # only a fork server that runs can report the end of a worker
         return self.wait(timeout)
 
     def close(self) -> None:
@@ -180,7 +182,7 @@ class ChildProcess:
         self.ended = True
         for each in self._closed_with_it:
             each.close()
-        self._server = None
+        self._wake = None
 
     def describe_end(self) -> str:
         """Return a phrase that says how the process ended, and what usually causes this."""
@@ -264,14 +266,12 @@ def start_python(
     *,
     descriptors: Sequence[int],
     environ: dict[str, str],
-    outputs: Sequence[int] = (1, 2),
 ) -> int:
     """Start another Python interpreter; return its process id.
 
     It calls ``function(*arguments)``, a function of a module in this folder that is named
     ``module.function``, and inherits `descriptors`. It has the interpreter flags and the import
-    path of this process, but does not import the user's script. Its standard input is empty;
-    `outputs` are the descriptors of its standard output and error output.
+    path of this process, but does not import the user's script. Its standard input is empty.
     """
     if not sys.executable:
         raise WorkerStartError(
@@ -290,8 +290,6 @@ def start_python(
         process = subprocess.Popen(
             [sys.executable, *flags, "-c", code],
             stdin=subprocess.DEVNULL,
-            stdout=outputs[0],
-            stderr=outputs[1],
             pass_fds=descriptors,
             env=environ,
         )
@@ -380,9 +378,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def serve_another_process() -> None:
-    """Note that the calling function is the main loop of a worker, or of a fork server."""
-    global _main_loop
-    _main_loop = sys._getframe(1).f_code
+    """Note that this process is a worker, or a fork server."""
+    global _is_worker
+    _is_worker = True
 
 
 def platform_has_workers() -> bool:
@@ -404,13 +402,17 @@ def check_can_start() -> None:
             "works: leave out n_workers, isolate and step_timeout, and use same.rollout, or "
             "n_threads=0, to collect data"
         )
-    found = None if _main_loop is None else _importing_frame(sys._getframe(1))
-    if found is not None:
+    # importlib sets this attribute while it runs the code of a module.
+    importing = [
+        name
+        for name, module in list(sys.modules.items())
+        if _is_worker and getattr(getattr(module, "__spec__", None), "_initializing", False)
+    ]
+    if importing:
         raise WorkerStartError(
-            f"the module {found.f_globals.get('__name__')!r} starts workers while it is imported "
-            f"({found.f_code.co_filename}, line {found.f_lineno}). A worker has imported it to "
-            "load its environment. It starts no workers, because these would import the module "
-            "too, and start workers without end. Start workers in a function, or below "
+            f"the module {importing[-1]!r} starts workers while it is imported. A worker has "
+            "imported it to load its environment. It starts no workers, because these would import "
+            "the module too, and start workers without end. Start workers in a function, or below "
             '`if __name__ == "__main__":`, or move the class of the environment to a module that '
             "starts none"
         )
@@ -418,20 +420,4 @@ def check_can_start() -> None:
 
 def is_worker() -> bool:
     """Return whether this process is a worker."""
-    return _main_loop is not None
-
-
-def _importing_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of a module that this thread imports, seen from `frame` outward.
-
-    Code that is run with ``exec`` or `runpy` has such a frame too, but no frame of importlib
-    outside it.
-    """
-    module = None
-    while frame is not None and frame.f_code is not _main_loop:
-        if frame.f_code.co_name == "<module>":
-            module = frame
-        if module is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-            return module
-        frame = frame.f_back
-    return None
+    return _is_worker

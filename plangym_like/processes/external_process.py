@@ -135,11 +135,11 @@ class ExternalProcess:
         # Requests refer to this object, which has only weak references to them. So the process ends
         # when the last references to this object and to its unanswered requests are dropped.
         pending: dict[int, weakref.ref[Request]] = {}
-        is_copy = self._start_method == "fork"
+        is_ours = self._start_method != "forkserver"
         try:
-            # A Ctrl-C between the two would leave a copy of the program, or a process that nobody
+            # A Ctrl-C in a direct start would leave a copy of the program, or a process that nobody
             # waits for. The fork server ends a worker whose owner has dropped it.
-            with interrupts_deferred() if is_copy else contextlib.nullcontext(), self._lock:
+            with interrupts_deferred() if is_ours else contextlib.nullcontext(), self._lock:
                 self._child = child = launch(self._start_method, self._preload)
                 self.pid = child.pid
                 self._pending = pending

@@ -363,7 +363,7 @@ class WorkerPool(Generic[Handle]):
                 left.append(worker.index)  # it is looked at again, also after an exception
                 self._changed.discard(worker.index)
                 self._tend(worker)
-                if self._is_settled(worker):
+                if worker.ready and not worker.interrupted:  # until it changes again
                     left.pop()
         finally:
             self._changed.update(left)
@@ -375,10 +375,6 @@ class WorkerPool(Generic[Handle]):
             self._tend_starting(worker)
         else:
             self._tend_ready(worker)
-
-    def _is_settled(self, worker: Handle) -> bool:
-        """Return whether to look at the worker only when it changes again."""
-        return worker.ready and not worker.interrupted
 
     def _tend_ready(self, worker: Handle) -> None:
         if worker.task is None and not worker.process.awaited():

@@ -3,7 +3,7 @@
 ``"forkserver"``
     Forked from the fork server: fast, and safe.
 ``"spawn"``
-    A new interpreter, which imports everything again. The fork server starts it.
+    A new interpreter, which imports everything again.
 ``"fork"``
     Forked from the user's own process. The worker has everything in that process's memory, but
     locks held by other threads are never released, and simulators, GPU contexts and BLAS threads
@@ -13,8 +13,8 @@ The fork server is a process that has imported the workers' modules and forks wo
 worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. The fork server is started when it is first needed. It runs
 `fork_server_main`, and its workers end with it. Once it has threads, because a module has started
-them when it was imported, it forks no more, and spawns all workers. If it does not answer in time,
-another one takes its place.
+them when it was imported, it forks no more, and workers are spawned instead. If it ends, or does
+not answer in time, another one takes its place. One that is stopped is continued.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -58,8 +59,9 @@ START_METHODS = ("forkserver", "spawn", "fork")
 
 # What the fork server imports before it is asked to.
 _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states.rows")
-# How many seconds to wait for an answer of the fork server, which may have to import modules.
-_PATIENCE = 120.0
+# How many seconds to wait for an answer of the fork server, which may have to import modules; and
+# how often to continue it meanwhile, in case it is stopped.
+_PATIENCE, _LOOK_SECONDS = 120.0, 1.0
 _lock = new_lock()
 _current: ForkServer | None = None
 
@@ -87,7 +89,7 @@ class ForkServer:
                 "start_methods.fork_server_main", ends, descriptors=ends, environ=environ
             )
         )
-        self.pid, self.owner_pid = process.pid, os.getpid()
+        self.pid, self.owner_pid, self._sentinel = process.pid, os.getpid(), process.sentinel
         self.is_broken = False
         self.threaded_by: str | None = None
         self._channel = Channel(process.connection, blocking=True)
@@ -102,15 +104,12 @@ class ForkServer:
         """End the fork server, and all its workers."""
         self._finalizer()
 
-    def send(
-        self, modules: Iterable[str], descriptors: Sequence[int] = (), *, spawn: bool = False
-    ) -> socket.socket:
-        """Ask the fork server to import `modules`; with `descriptors`, also to start a worker.
+    def send(self, modules: Iterable[str], descriptors: Sequence[int] = ()) -> socket.socket:
+        """Ask the fork server to import `modules`; with `descriptors`, also to fork a worker.
 
-        The worker is spawned if `spawn` is true, or if the fork server has threads. Return the
-        socket on which the answer will come, and then the exit status of the worker.
+        Return the socket on which the answer will come, and then the exit status of the worker.
         """
-        content = pickle.dumps((list(modules), list(map(str, sys.path)), worker_environ(), spawn))
+        content = pickle.dumps((list(modules), list(map(str, sys.path))))
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         close_in_copies(answers)
         try:
@@ -122,13 +121,15 @@ class ForkServer:
             raise
         return answers
 
-    def start_worker(self, modules: Iterable[str], *, spawn: bool) -> ChildProcess:
-        """Import `modules` and start a worker, which waits for a request on its data socket.
+    def start_worker(self, modules: Iterable[str]) -> ChildProcess | None:
+        """Import `modules` and fork a worker, which waits for a request on its data socket.
+
+        Return ``None`` if the fork server has threads, so that it must not fork.
 
         Raises
         ------
         ConnectionError
-            The fork server has ended.
+            The fork server has ended, or does not answer.
         OSError
             A limit was reached.
         """
@@ -137,22 +138,35 @@ class ForkServer:
         try:
             with there:
                 # The outputs may have been redirected after the fork server started.
-                answers = self.send(modules, (there.fileno(), 1, 2), spawn=spawn)
+                answers = self.send(modules, (there.fileno(), 1, 2))
         except BaseException:
             here.close()
             raise
         try:
-            pid = self._answer_of(answers)
+            pid = self._answer_on(answers)
         except BaseException:  # the worker, if there is one, ends because its socket is closed
             here.close()
             answers.close()
             raise
-        return ChildProcess(pid, here, status=answers, server=self)
+        if pid:
+            return ChildProcess(pid, here, status=answers, wake=self.wake)
+        here.close()
+        answers.close()
+        return None
 
-    def _answer_of(self, answers: socket.socket) -> int:
-        poller = select.poll()
+    def _answer_on(self, answers: socket.socket) -> int:
+        """Wait for the answer on a socket; return the worker's process id, or 0."""
+        poller, until = select.poll(), time.monotonic() + _PATIENCE
         poller.register(answers, select.POLLIN)
-        packet = answers.recv(1 << 16) if poller.poll(1000 * _PATIENCE) else b""
+        # A worker that was stopped when it was forked may keep the other end of the socket open.
+        poller.register(self._sentinel, select.POLLIN)
+        while not poller.poll(1000 * _LOOK_SECONDS):
+            self.wake()
+            if time.monotonic() > until:
+                break
+        packet = b""
+        with contextlib.suppress(BlockingIOError):
+            packet = answers.recv(1 << 16, socket.MSG_DONTWAIT)
         if not packet:
             self.is_broken = True
             raise ConnectionError("the fork server has ended, or does not answer")
@@ -168,6 +182,12 @@ class ForkServer:
                 threaded_by,
             )
         return int(pid)
+
+    def wake(self) -> None:
+        """Let the fork server continue if something has stopped it."""
+        if self.is_usable:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGCONT)
 
 
 def _end_fork_server(process: ChildProcess) -> None:
@@ -210,20 +230,19 @@ def launch(start_method: str, preload: Sequence[str] = ()) -> ChildProcess:
     check_start_method(start_method)
     if start_method == "fork":
         return start_child(_start_copy)
-    spawn = start_method == "spawn"
-    modules = () if spawn else preload
+    if start_method == "spawn":
+        return start_child(_start_interpreter)
     try:
-        return _fork_server().start_worker(modules, spawn=spawn)
-    except ConnectionError:
-        pass  # another one takes its place
-    try:
-        return _fork_server().start_worker(modules, spawn=spawn)
-    except ConnectionError as error:
-        raise WorkerStartError(
-            "the process that starts workers ended twice in a row; its output may say why. "
-            'start_method="fork" does not need it, but is safe only in a program without other '
-            "threads"
-        ) from error
+        found = _fork_server().start_worker(preload)
+    except ConnectionError:  # another one takes its place
+        try:
+            found = _fork_server().start_worker(preload)
+        except ConnectionError as error:
+            raise WorkerStartError(
+                "the process that starts workers ended twice in a row; its output may say why. "
+                'start_method="spawn" does not need it'
+            ) from error
+    return found or start_child(_start_interpreter)
 
 
 def worker_environ() -> dict[str, str]:
@@ -242,10 +261,23 @@ def start_error(error: OSError) -> WorkerStartError:
     return WorkerStartError(f"no worker could be started ({error}): {advice}")
 
 
+def _start_interpreter(data_fd: int, alive_fd: int) -> int:
+    return start_python(
+        "worker.run",
+        (data_fd, _lasting_parent(), alive_fd),
+        descriptors=[data_fd, alive_fd],
+        environ=worker_environ(),
+    )
+
+
+def _lasting_parent() -> int:
+    """Return the id of this process, or 0 in a thread that may end before the process does."""
+    return os.getpid() if threading.get_native_id() == os.getpid() else 0
+
+
 def _start_copy(data_fd: int, alive_fd: int) -> int:
     flush_outputs()
-    # A copy that another thread forks would end with that thread.
-    parent = os.getpid() if threading.get_native_id() == os.getpid() else 0
+    parent = _lasting_parent()
     pid = os.fork()
     if pid == 0:
         try:
@@ -281,15 +313,14 @@ def fork_server_main(control_fd: int, alive_fd: int) -> NoReturn:
 
 
 class ForkServerMain:
-    """Imports modules and starts workers, as the messages on the socket `control` say.
+    """Imports modules and forks workers, as the messages on the socket `control` say.
 
-    A message is the pickled tuple ``(modules, sys.path, environ, spawn)``. Its first descriptor is
-    a socket for the answer. If there are more, a worker is started: they are its data socket, its
-    standard output and its error output. It is forked; but if `spawn` is true or this process has
-    threads, it is spawned with the environment variables `environ`. The answer is an `OSError`,
-    which the owner raises, or the worker's process id, 0 if none was asked for, and the name of the
-    module that has started threads, if any. When the worker ends, its exit status is sent as text
-    on the same socket.
+    A message is the pickled tuple ``(modules, sys.path)``. Its first descriptor is a socket for the
+    answer. If there are more, a worker is forked, unless this process has threads: they are its
+    data socket, its standard output and its error output. The answer is an `OSError`, which the
+    owner raises, or the worker's process id (0 for none), and the name of the module that has
+    started threads, if any. When the worker ends, its exit status is sent as text on the same
+    socket.
     """
 
     def __init__(self, control: socket.socket, alive_fd: int) -> None:
@@ -328,10 +359,10 @@ class ForkServerMain:
         answers = socket.socket(fileno=answer_fd)
         pidfd, pid = -1, 0
         try:
-            modules, sys.path[:], environ, spawn = pickle.loads(message.payload)
+            modules, sys.path[:] = pickle.loads(message.payload)
             self._import(modules)
-            if received:
-                pid = self._start(environ, answers, received, spawn=spawn)
+            if received and self._threaded_by is None:
+                pid = self._fork(answers, received)
                 pidfd = open_pidfd(pid)
             answer: Any = pid, self._threaded_by
         except OSError as error:
@@ -344,25 +375,6 @@ class ForkServerMain:
             self._poller.register(pidfd, select.POLLIN)
         else:
             answers.close()
-
-    def _start(
-        self,
-        environ: dict[str, str],
-        answers: socket.socket,
-        descriptors: list[int],
-        *,
-        spawn: bool,
-    ) -> int:
-        if not spawn and self._threaded_by is None:
-            return self._fork(answers, descriptors)
-        data_fd, *outputs = descriptors
-        return start_python(
-            "worker.run",
-            (data_fd, os.getpid()),
-            descriptors=[data_fd],
-            environ=environ,
-            outputs=outputs,
-        )
 
     def _import(self, modules: Iterable[str]) -> None:
         for name in modules:

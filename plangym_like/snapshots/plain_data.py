@@ -19,6 +19,7 @@ tag                 what follows
 ``d o C D``         a length, then keys and values; ``D`` has its factory's number first
 ``g``               the 40 bytes of `plangym_like.states.random_state`
 ``r``               number of an earlier mutable object, to which this is a reference
+``O``               number of a known class, then the dict of an object's attributes
 ==================  ============================================================================
 
 Shared objects stay shared, including cycles. Arrays that share memory become separate arrays. A
@@ -62,7 +63,8 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
         Plain data.
     known : sequence
         Objects that are written as references; `decode` needs the corresponding objects in the
-        same order.
+        same order. Objects of classes among them are written with all of their attributes; such a
+        class must be `is_made_simply`.
 
     Raises
     ------
@@ -125,9 +127,12 @@ class _Writer:
             return
         writer = _WRITERS.get(kind)
         if writer is None:
-            if not isinstance(value, np.generic):
+            if isinstance(value, np.generic):
+                writer = _put_scalar
+            elif id(kind) in self.numbers:
+                writer = _put_object
+            else:
                 raise SnapshotError(f"{_name_of(kind)} is not plain data")
-            writer = _put_scalar
         if self.depth >= _MAX_DEPTH:
             raise SnapshotError(f"data nested more than {_MAX_DEPTH} levels deep is not plain data")
         self.depth += 1
@@ -242,6 +247,12 @@ def _put_generator(writer: _Writer, value: np.random.Generator) -> None:
     writer.parts.append(b"g" + random_state.save_generator(value))
 
 
+def _put_object(writer: _Writer, value: Any) -> None:
+    writer.remember(value)
+    writer.parts.append(b"O" + _COUNT.pack(writer.numbers[id(type(value))]))
+    writer.put(vars(value))
+
+
 _WRITERS: dict[type, Callable[[_Writer, Any], None]] = {
     type(None): lambda writer, value: writer.parts.append(b"N"),
     bool: lambda writer, value: writer.parts.append(b"T" if value else b"F"),
@@ -285,8 +296,9 @@ def _array_head(
 
 
 def _name_of(kind: type) -> str:
-    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return f"{module}{kind.__qualname__}"
+    # SWIG creates classes without a module.
+    module = getattr(kind, "__module__", "builtins")
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
 
 
 # Reading
@@ -434,6 +446,12 @@ def _get_generator(reader: _Reader) -> Any:
     return reader.remember(generator)
 
 
+def _get_object(reader: _Reader) -> Any:
+    value = reader.remember(object.__new__(_get_reference(reader)))
+    vars(value).update(reader.get())
+    return value
+
+
 def _get_reference(reader: _Reader) -> Any:
     number = reader.unpack(_COUNT)
     if number >= len(reader.seen):
@@ -465,6 +483,7 @@ _READERS: dict[bytes, Callable[[_Reader], Any]] = {
     b"D": _get_mapping(defaultdict),
     b"g": _get_generator,
     b"r": _get_reference,
+    b"O": _get_object,
 }
 
 

@@ -43,7 +43,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
     ),
     "rollout": (
         "rollout_batch gives the same results as its steps taken one by one",
-        "make rollout_rows do what step_rows does, and stop a row when its episode ends",
+        "step a row through its actions in step_rows, and stop when its episode ends",
     ),
     "workers": (
         "worker processes give the same results, whatever their number",

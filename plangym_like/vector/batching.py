@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
@@ -80,26 +80,6 @@ def observation_spaces(
                 f"{single} and {space}"
             )
     return batched, single
-
-
-def checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
-    """Return `mode` as an `AutoresetMode`; it may be given by name.
-
-    Raises
-    ------
-    InputError
-        `mode` is not one of Gymnasium's modes.
-
-    Examples
-    --------
-    >>> checked_mode("SameStep")
-    <AutoresetMode.SAME_STEP: 'SameStep'>
-    """
-    try:
-        return AutoresetMode(mode)
-    except ValueError as error:
-        known = ", ".join(repr(each.value) for each in AutoresetMode)
-        raise InputError(f"autoreset_mode must be one of {known}, got {mode!r}") from error
 
 
 def checked_seeds(seed: Any, count: int) -> list[int | None]:

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.known_ids import KnownIds, know
-from plangym_like.processes.remote_errors import is_portable
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 from plangym_like.processes.wire import dumps, loads
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.lanes import Finals, Flags, Lanes, StepArrays, Which, add_note
+from plangym_like.vector.lanes import Finals, Flags, Lanes, StepArrays, Which
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
 from plangym_like.vector.memory import attach_arrays
 from plangym_like.vector.tree import (
@@ -25,7 +24,6 @@ from plangym_like.vector.tree import (
     has_objects,
     take,
     tree_map,
-    with_axes,
     write_rows,
 )
 
@@ -33,16 +31,15 @@ from plangym_like.vector.tree import (
 Sources = EnvSource | Sequence[EnvSource]
 _DIED = {"worker_died": True}
 
-# For each lane: the words of a `LaneChannel`, and the bytes of its requests and replies; longer
-# ones are sent in messages.
-_NUM_WORDS, _REQUEST_NBYTES, _REPLY_NBYTES = 16, 1024, 4096
+# For each lane: the words of a `LaneChannel`, and the bytes of its replies; longer ones are sent in
+# messages.
+_NUM_WORDS, _REPLY_NBYTES = 16, 4096
 _ALIGNMENT = 16
 # The words that the caller writes and those that the worker writes are in different cache lines.
-_RUNG, _REQUEST = range(2)
+_RUNG, _HAS_FINALS = range(2)
 _DONE, _WATCHING, _REPLY, _LAYOUT = range(8, 12)
-# Requests and replies that are not pickled: a step of all lanes, without and with `finals`, whose
-# actions are in shared memory; a `Reply` that has only columns, in the layout of an earlier reply.
-_STEP, _STEP_WITH_FINALS, _COLUMNS = -1, -2, -1
+# A reply that is not pickled: a `Reply` that has only columns, in the layout of an earlier reply.
+_COLUMNS = -1
 
 
 class LaneArrays(NamedTuple):
@@ -54,7 +51,7 @@ class LaneArrays(NamedTuple):
         ``None`` if they have leaves of dtype ``object``, which are sent in messages.
     rewards : array float64
     terminated, truncated : array bool
-    words, requests, replies : array int64, array uint8, array uint8
+    words, replies : array int64, array uint8
         The memory of `LaneChannel`s, one for each process.
     """
 
@@ -64,7 +61,6 @@ class LaneArrays(NamedTuple):
     terminated: Any
     truncated: Any
     words: Any
-    requests: Any
     replies: Any
 
 
@@ -78,15 +74,16 @@ def lane_layout(observations: Any, actions: Any, num_lanes: int) -> LaneArrays:
         flag,
         flag,
         Leaf((_NUM_WORDS,), np.dtype(np.int64)),
-        Leaf((_REQUEST_NBYTES,), byte),
         Leaf((_REPLY_NBYTES,), byte),
     )
-    with_lanes: LaneArrays = with_axes(layout, (num_lanes,))
+    with_lanes: LaneArrays = tree_map(
+        lambda leaf: Leaf((num_lanes, *leaf.shape), leaf.dtype), layout
+    )
     return with_lanes
 
 
 class LaneChannel:
-    """Carries requests to one process, and the replies, through shared memory.
+    """Carries steps of all lanes of one process, and the replies, through shared memory.
 
     Sending and receiving messages takes a considerable part of the time of short steps. So while a
     worker polls for its next message, it also polls its channel.
@@ -100,7 +97,6 @@ class LaneChannel:
     def __init__(self, arrays: LaneArrays) -> None:
         # Items of a memoryview are read and written several times as fast as those of an array.
         self._words: Any = arrays.words[0].data
-        self._requests = arrays.requests.reshape(-1).data
         self._replies = arrays.replies.reshape(-1).data
         self._actions = arrays.actions
         # The arrays in `_replies`, by the name of an info, and the number of this layout.
@@ -115,20 +111,13 @@ class LaneChannel:
         A worker that stops polling at this moment may not notice the request; then
         `HostedLanes.collect` answers it.
         """
-        words = self._words
-        if not words[_WATCHING]:
+        words, shared = self._words, self._actions
+        if not words[_WATCHING] or lanes is not None or ended is not None:
             return False
-        shared: Any = self._actions
-        if lanes is ended is None and type(shared) is np.ndarray and shared.dtype == actions.dtype:
-            shared[...] = actions
-            words[_REQUEST] = _STEP_WITH_FINALS if has_finals else _STEP
-        else:
-            content = dumps((lanes, actions, ended, has_finals))
-            nbytes = len(content)
-            if nbytes > len(self._requests):
-                return False
-            self._requests[:nbytes] = content
-            words[_REQUEST] = nbytes
+        if type(shared) is not np.ndarray or shared.dtype != actions.dtype:
+            return False
+        shared[...] = actions
+        words[_HAS_FINALS] = has_finals
         words[_RUNG] += 1
         return True
 
@@ -172,10 +161,7 @@ class LaneChannel:
 
     def request(self) -> Any:
         """Return what was given to `ring`."""
-        nbytes = self._words[_REQUEST]
-        if nbytes < 0:
-            return None, self._actions, None, nbytes == _STEP_WITH_FINALS
-        return loads(self._requests[:nbytes])
+        return None, self._actions, None, bool(self._words[_HAS_FINALS])
 
     def answer(self, reply: bytes | None) -> None:
         """Answer the request; a `reply` of ``None`` means that it raised an error."""
@@ -275,9 +261,8 @@ class HostedLanes:
         # The observations, if they are objects of another process.
         self._objects: Any = None
         # The lanes whose episodes were lost with an earlier process, and that have not been reset
-        # or set to a state since; the first observations and infos of their new episodes.
+        # or set to a state since.
         self._lost: set[int] = set()
-        self._begun: tuple[Any, list[dict[str, Any]]] = None, []
         # The result of the last request through the channel, or the exception that it raised.
         self._kept: Any = None
 
@@ -285,20 +270,12 @@ class HostedLanes:
 
     def perform(self, method: str, args: Sequence[Any]) -> bytes:
         """Call a method of this object or of its lanes, and return the pickled result."""
-        try:
-            return self._pickled(self.run(method, args))
-        except BaseException as error:
-            add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
-            raise
+        return _pickled(self.run(method, args))
 
     def run(self, method: str, args: Sequence[Any]) -> Any:
         """Call a method of this object or, if it has none of this name, of its lanes."""
         target = self if hasattr(self, method) else self.lanes
         return getattr(target, method)(*args)
-
-    def pass_by(self) -> None:
-        """Do the step that was requested through the `LaneChannel`, if there is one."""
-        self.attend_bell(False)
 
     def attend_bell(self, watching: bool) -> bool:
         """Do the step that was requested in shared memory; return whether there was one."""
@@ -308,16 +285,12 @@ class HostedLanes:
         try:
             reply = self._kept = self.step(*channel.request())
             if not (alone := _has_only_columns(reply)) or not channel.answer_columns(reply.columns):
-                content = self._pickled(reply)
+                content = _pickled(reply)
                 if alone:
                     channel.begin_layout(reply.columns)
                 channel.answer(content)
         except BaseException as error:
-            try:
-                add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
-                self._kept = error
-            except RuntimeError as failure:  # in place of a `StopIteration`
-                self._kept = failure
+            self._kept = error
             channel.answer(None)
         return True
 
@@ -327,39 +300,36 @@ class HostedLanes:
         kept, self._kept = self._kept, None
         if isinstance(kept, BaseException):
             raise kept
-        return self._pickled(kept)
+        return _pickled(kept)
 
     def attach(
         self,
-        layout: LaneArrays | None,
+        layout: LaneArrays,
         attributes: dict[str, Sequence[Any]],
         *,
         fds: Sequence[int] = (),
     ) -> None:
-        """Attach to the memory of all lanes, if it exists, and set `attributes`.
-
-        If it exists, `layout` is not ``None`` and `fds` holds its descriptor.
-        """
-        if layout is not None:
-            self.use(attach_arrays(fds[0], layout))
-            self._channel = LaneChannel(self._arrays)
-            self._channel.begin()
+        """Attach to the memory of all lanes, whose descriptor is in `fds`; set `attributes`."""
+        self.use(attach_arrays(fds[0], layout))
+        self._channel = LaneChannel(self._arrays)
+        self._channel.begin()
         for name, values in attributes.items():
             self.lanes.set_attr(name, values)
 
     def use(self, arrays: LaneArrays) -> None:
         """Use `arrays` of all lanes; if they have observations, these may be objects."""
         self._arrays = take(arrays, slice(self._start, self._stop))
+        if self._arrays.observations is None:
+            self._objects = self.lanes.new_observations()
 
     def begin_again(self, seeds: Any, objects: Any) -> None:
         """Begin new episodes in place of those that were lost with an earlier process.
 
         `objects` are the last observations, if they are not in shared memory.
         """
-        obs = self.lanes.start(seeds, None)
-        self._begun = obs, list(self.lanes.infos)
+        self.lanes.start(seeds, None)
         self._lost = set(range(self.lanes.num_lanes))
-        self._objects = obs if objects is None else objects
+        self._objects = objects
 
     # Methods that `run` calls
 
@@ -368,14 +338,12 @@ class HostedLanes:
         formats = self.lanes.formats if self.lanes.has_states else []
         return self.lanes.spaces, formats * self.lanes.num_lanes if len(formats) == 1 else formats
 
-    def start(self, seeds: Any, options: Any) -> tuple[Any, Any, list[dict[str, Any]]]:
-        """Reset all lanes; return the layout of their observations, the observations and the infos.
-
-        Nothing is written to shared memory.
-        """
-        self._objects = self.lanes.start(seeds, options)
+    def start(self, lanes: Sequence[int], seeds: Any, options: Any) -> Reply:
+        """Reset all lanes, which are `lanes`."""
+        obs = self.lanes.start(seeds, options)
+        write_rows(self._observations, ..., obs)
         self._lost.clear()
-        return self.lanes.observation_layout, self._objects, list(self.lanes.infos)
+        return self._reply(lanes, None, {})
 
     def reset(self, lanes: Sequence[int], seeds: Any, options: Any) -> Reply:
         """Start new episodes in `lanes`."""
@@ -418,17 +386,14 @@ class HostedLanes:
         self, lanes: Sequence[int], out: StepArrays, finals: Finals | None
     ) -> dict[int, dict[str, Any]]:
         """End the lost episodes of `lanes` with their last observations; return the infos."""
-        infos: dict[int, dict[str, Any]] = {}
-        first, first_infos = self._begun
-        for lane in lanes:
-            out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, True
-            info: dict[str, Any] = dict(_DIED)
-            if finals is not None:
-                finals[lane] = tree_map(owned, take(out.obs, lane)), info
-                write_rows(out.obs, lane, take(first, lane))
-                info = {**first_infos[lane], **_DIED}
-                self._lost.discard(lane)
-            infos[lane] = info
+        infos = {lane: dict(_DIED) for lane in lanes}
+        out.rewards[lanes], out.terminated[lanes], out.truncated[lanes] = 0.0, False, True
+        if finals is not None and lanes:
+            for lane in lanes:
+                finals[lane] = tree_map(owned, take(out.obs, lane)), infos[lane]
+            self.lanes.reset(out.obs, lanes)
+            infos = {lane: {**self.lanes.infos[lane], **_DIED} for lane in lanes}
+            self._lost.difference_update(lanes)
         return infos
 
     def call(self, name: str, args: Any, kwargs: Any, lanes: Sequence[int]) -> list[Any]:
@@ -482,20 +447,10 @@ class HostedLanes:
             obs = self._objects if lanes is None else take(self._objects, np.asarray(lanes, int))
         return Reply(columns, infos, finals, obs, len(lost))
 
-    def _pickled(self, value: Any) -> bytes:
-        try:
-            # A plain tuple is pickled and unpickled in half the time.
-            return dumps(tuple(value) if isinstance(value, Reply) else value)
-        except BaseException as error:
-            infos = list(enumerate(self.lanes.infos))
-            if isinstance(value, Reply):
-                infos += [(lane, info) for lane, (_, info) in (value.finals or {}).items()]
-            for lane, info in infos:
-                for key, each in info.items():
-                    if not is_portable(each):
-                        number = self._start + lane
-                        add_note(error, f"the info {key!r} of lane {number} cannot be pickled")
-            raise
+
+def _pickled(value: Any) -> bytes:
+    # A plain tuple is pickled and unpickled in half the time.
+    return dumps(tuple(value) if isinstance(value, Reply) else value)
 
 
 def host_lanes(

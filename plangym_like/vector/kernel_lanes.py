@@ -291,7 +291,6 @@ class ClassicKernel(LaneKernel):
             np.zeros(count, np.int64),
         )
         self._order = np.array(dynamics.order)
-        self._places: list[int] = np.argsort(self._order).tolist()
         self._saved = np.empty_like(self._columns.x), np.empty_like(self._columns.hidden)
         self._states = np.empty((count, len(dynamics.order)))
         self._rewards = np.empty(count)
@@ -304,17 +303,12 @@ class ClassicKernel(LaneKernel):
         gym_envs = list(map(gym_env_of, envs))
         base = gym_envs[0].unwrapped
         dynamics = DYNAMICS.get(type(base))
-        if dynamics is None or not dynamics.suits(base) or not all(map(is_bare, gym_envs)):
+        if dynamics is None or not all(map(is_bare, gym_envs)):
             return None
         first = _settings_of(gym_envs[0])
         if any(_settings_of(env) != first for env in gym_envs) or not agrees(base):
             return None
         return cls(gym_envs)
-
-    @property
-    def suits_few(self) -> bool:
-        """Whether this is faster than ``env.step`` even for a single environment."""
-        return self._dynamics.most_singly > 0
 
     def reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         result = self._bases[lane].reset(seed=seed, options=options)
@@ -367,9 +361,7 @@ class ClassicKernel(LaneKernel):
 
     def _advance(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
         """Step `columns`; return False, with them unchanged, if this is not possible."""
-        dynamics, count = self._dynamics, len(actions)
-        is_done = 0 < count <= dynamics.most_singly and self._advance_few(columns, actions, out)
-        if not is_done and not self._advance_many(columns, actions, out):
+        if not self._advance_physics(columns, actions, out):
             return False
         assert columns.elapsed is not None
         columns.elapsed += 1
@@ -379,7 +371,7 @@ class ClassicKernel(LaneKernel):
             np.greater_equal(columns.elapsed, self._limit, out=out.truncated)
         return True
 
-    def _advance_many(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
+    def _advance_physics(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
         dynamics, count, limit = self._dynamics, len(actions), self._dynamics.num_actions
         # Viewed as unsigned numbers, negative actions are large.
         if limit and (
@@ -401,34 +393,13 @@ class ClassicKernel(LaneKernel):
             columns.single.fill(dynamics.leaves_single)
         return True
 
-    def _advance_few(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
-        """Step rows one by one with Python numbers, which takes less time for a few."""
-        dynamics, chosen = self._dynamics, actions.tolist()
-        if actions.dtype != np.int64 or min(chosen) < 0 or max(chosen) >= dynamics.num_actions:
-            return False
-        found, hidden = [], columns.hidden.tolist()
-        for lane, x in enumerate(columns.x.T.tolist()):
-            state = [x[place] for place in self._places]
-            one = dynamics.advance_one(state, hidden[lane], chosen[lane])
-            if one is None:
-                return False
-            found.append(one)
-        reached, hidden, earned, over = zip(*found, strict=True)
-        states = self._states[: len(chosen)]
-        states[...] = reached
-        dynamics.load(states, columns.x)
-        dynamics.observe(columns.x, states, out.obs)
-        out.rewards[...], out.terminated[...] = earned, over
-        if True in over:
-            columns.hidden[...] = hidden
-        return True
-
 
 def _settings_of(env: Any, limit: Any = None) -> tuple[Any, ...]:
     """Return all that steps of a classic control environment and its time limit depend on."""
     base, limit = env.unwrapped, limit or time_limit(env)
-    signature = DYNAMICS[type(base)].signature(base) if type(base) in DYNAMICS else None
-    return type(base), signature, None if limit is None else limit._max_episode_steps
+    constants = DYNAMICS[type(base)].settings(base) if type(base) in DYNAMICS else None
+    settings = constants, vars(base).get("step")
+    return type(base), settings, None if limit is None else limit._max_episode_steps
 
 
 # Wrappers

@@ -356,6 +356,18 @@ class Lanes(abc.ABC):
             rows[place] = self._get_state(lane)
         return rows
 
+    def _new_rows(self, lanes: Sequence[int]) -> Row:
+        """Return an array for the state rows of `lanes`, which must have the same length."""
+        formats = self.formats
+        own = [formats[lane] for lane in lanes] if len(formats) > 1 else []
+        widths = {each.state_nbytes for each in own or formats[:1]}
+        if len(widths) > 1:
+            raise InputError(
+                f"the state rows of these lanes have different lengths, {sorted(widths)} bytes; "
+                "get rows of equal length in one call, and other rows in further calls"
+            )
+        return np.empty((len(lanes), widths.pop()), np.uint8)
+
     def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
         """Set the states of `lanes` to the rows `states`, one for each or one for all.
 
@@ -378,9 +390,6 @@ class Lanes(abc.ABC):
         for place, lane in enumerate(chosen):
             row = rows[place if len(rows) > 1 else 0]
             self._set_state(lane, row, None if numbers is None else numbers[place])
-
-    def _new_rows(self, lanes: Sequence[int]) -> Row:
-        return np.empty((len(lanes), width_of(self.formats, lanes)), np.uint8)
 
     def _get_state(self, lane: int) -> Row:
         row: Row = self.envs[lane].get_state()
@@ -461,48 +470,22 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
         The number of rows is neither K nor 1.
     """
     own = [formats[lane] for lane in lanes] if len(formats) > 1 else []
-    kinds = set(own) or {formats[0]}
-    if len(kinds) == 1:
-        rows = kinds.pop().check(states)
-        if len(rows) not in (1, len(lanes)):
-            raise _wrong_number(len(rows), len(lanes))
-        return rows
-    given = list(states) if np.ndim(states[0]) else [states]
-    if len(given) not in (1, len(lanes)):
-        raise _wrong_number(len(given), len(lanes))
-    checked: list[Row] = []
-    for place, (lane, each) in enumerate(zip(lanes, own, strict=True)):
-        try:
-            checked.append(each.check_row(given[place] if len(given) > 1 else given[0]))
-        except StateError as error:
-            error.add_note(f"raised for lane {lane}, whose environment differs from others")
-            raise
-    return np.stack(checked)
-
-
-def _wrong_number(states: int, lanes: int) -> InputError:
-    return InputError(
-        f"{states} states were given for {lanes} lanes: give one for each, one for all, or the "
-        "indices of the lanes to set"
-    )
-
-
-def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
-    """Return the size in bytes of each lane's state row; see `checked_states`.
-
-    Raises
-    ------
-    InputError
-        The rows of these lanes have different lengths.
-    """
-    own = [formats[lane] for lane in lanes] if len(formats) > 1 else formats[:1]
-    widths = {each.state_nbytes for each in own or formats[:1]}
-    if len(widths) > 1:
+    if len(set(own)) > 1:
+        rows = np.atleast_2d(states)
+    else:
+        rows, own = (own or formats)[0].check(states), []
+    if len(rows) not in (1, len(lanes)):
         raise InputError(
-            f"the state rows of these lanes have different lengths, {sorted(widths)} bytes; get "
-            "rows of equal length in one call, and other rows in further calls"
+            f"{len(rows)} states were given for {len(lanes)} lanes: give one for each, one for "
+            "all, or the indices of the lanes to set"
         )
-    return widths.pop()
+    for place, each in enumerate(own):
+        try:
+            each.check_row(rows[place if len(rows) > 1 else 0])
+        except StateError as error:
+            error.add_note(f"raised for lane {lanes[place]}, whose environment differs from others")
+            raise
+    return rows
 
 
 def checked_reseeds(seeds: Any, count: int) -> list[int] | None:

@@ -67,7 +67,7 @@ class LanesWorker(WorkerHandle):
     job : Job or None
         The job that was submitted and has not been collected yet.
     fresh : bool
-        Whether the process has to be prepared before its next job: it is new, or not attached yet.
+        Whether the process has to be prepared before its next job, because it is new.
     sent_at : float
         When the task was sent.
     channel : LaneChannel or None
@@ -166,7 +166,7 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     Attributes
     ----------
-    memory : SharedArrays or None
+    memory : SharedArrays
         `LaneArrays` of all lanes; see `share`.
     objects : tree of array ``(n,) object`` or None
         The last observations of all lanes, if they are not in `memory`.
@@ -186,7 +186,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     ) -> None:
         super().__init__(workers, start_timeout=start_timeout, counts=stats)
         self.timeout = timeout
-        self.memory: SharedArrays | None = None
+        self.memory: SharedArrays
         self.objects: Any = None
         self.attributes: dict[str, Sequence[Any]] = {}
         self._stats = stats
@@ -197,10 +197,9 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def share(self, memory: SharedArrays) -> None:
         """Attach the processes to `memory`, the `LaneArrays` of all lanes."""
-        for worker in self.workers:
-            worker.fresh = True
         self.memory = memory
         for worker in self.workers:
+            worker.fresh = True
             worker.channel = LaneChannel(take(memory.arrays, worker.rows))
             with contextlib.suppress(_LostWorkerError):  # the next job replaces the process
                 self._attach(worker)
@@ -265,7 +264,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             return
         worker.interrupted = worker.rung = False
         if worker.task is None and worker.ready:
-            worker.start_task(HostedLanes.pass_by)
+            worker.start_task(HostedLanes.collect)
         if worker.task is not None:
             if self._wait_for_task(worker):
                 worker.take_task()
@@ -323,8 +322,6 @@ class LanesPool(WorkerPool[LanesWorker]):
                 value = pickle.loads(portable_result(task))
         except Exception as failure:
             error = failure
-        if job.method == "start" and error is None:
-            worker.fresh = False
         worker.job = None
         return Outcome(value, error)
 
@@ -363,7 +360,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         """Begin new episodes in a new process, and repeat the job."""
         try:
             self._attach(worker)
-            if job.method != "start" and self.memory is not None:
+            if job.method != "start":
                 worker.num_losses += 1
                 seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
                 objects = None if self.objects is None else take(self.objects, worker.rows)
@@ -373,16 +370,16 @@ class LanesPool(WorkerPool[LanesWorker]):
         except Exception as error:
             worker.job = None
             return Outcome(error=error)
-        worker.fresh = job.method == "start"
+        worker.fresh = False
         self._send(worker, job)
         if not self._wait_for_task(worker):
             raise _LostWorkerError
         return self._take(worker, None)
 
     def _attach(self, worker: LanesWorker) -> None:
-        layout, fds = (None, []) if self.memory is None else (self.memory.layout, [self.memory.fd])
         attributes = {name: values[worker.rows] for name, values in self.attributes.items()}
-        self._ask(worker, HostedLanes.attach, layout, attributes, fds=fds)
+        memory = self.memory
+        self._ask(worker, HostedLanes.attach, memory.layout, attributes, fds=[memory.fd])
 
     def _ask(
         self, worker: LanesWorker, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()

@@ -66,7 +66,7 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
     if len({id(env) for env in envs}) < len(envs):
         raise InputError("envs holds the same environment twice; make one for each lane")
     kernel = classic_kernel(envs) if vectorise else None
-    if kernel is not None and (len(envs) >= _FEWEST_AT_ONCE or kernel.suits_few):
+    if kernel is not None and len(envs) >= _FEWEST_AT_ONCE:
         from plangym_like.vector.kernel_lanes import KernelLanes
 
         return KernelLanes(envs, kernel)

@@ -14,14 +14,12 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.errors import ClosedError, InputError
+from plangym_like.errors import ClosedError
 from plangym_like.execution.known_ids import known_ids
-from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.snapshots.trial import known_trials
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.support.arguments import check_seconds
 from plangym_like.vector.hosted_lanes import (
     HostedLanes,
     Reply,
@@ -41,7 +39,7 @@ from plangym_like.vector.lanes import (
 )
 from plangym_like.vector.lanes_pool import Job, LanesPool, LanesWorker
 from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import copy_rows, take, write_rows
+from plangym_like.vector.tree import take, write_rows
 
 # How long a process polls for the next call before it sleeps, if there are enough cores.
 _LINGER_SECONDS = 5e-3
@@ -78,6 +76,7 @@ class ProcessLanes(Lanes):
     sources : str, callable, or sequence of them
         An id or factory for all environments (see `lanes_from`), or one for each.
     num_lanes : int
+        At least 2.
     n_workers : int
         The number of processes, including this one; at least 2. At most one per lane is used.
     timeout : float
@@ -98,8 +97,6 @@ class ProcessLanes(Lanes):
 
     Raises
     ------
-    InputError
-        A number is out of range.
     WorkerStartError
         Processes repeatedly die or hang before they are ready.
     Exception
@@ -119,13 +116,6 @@ class ProcessLanes(Lanes):
         vectorise: bool = True,
         start_method: str = "forkserver",
     ) -> None:
-        if n_workers < 2 or num_lanes < 2:
-            raise InputError(
-                "lanes in processes need num_lanes and n_workers of at least 2, got "
-                f"{num_lanes} and {n_workers}; lanes_from makes lanes in this process alone"
-            )
-        check_seconds("timeout", timeout)
-        check_can_start()
         self._closed, self._owner_pid = False, os.getpid()
         self._stats = LaneStats()
         parts = min(n_workers, num_lanes)
@@ -161,6 +151,7 @@ class ProcessLanes(Lanes):
             self.pool.wait_ready()
             super().__init__(self.local.envs, num_lanes)
             self._read_spaces()
+            self._share()
             undo.pop_all()
 
     def _read_spaces(self) -> None:
@@ -201,16 +192,8 @@ class ProcessLanes(Lanes):
 
     # Jobs
 
-    def _begin(self, *, started: bool = False) -> None:
-        """Check that the lanes can be used, and, if `started` is true, that they were started.
-
-        Raises
-        ------
-        ClosedError
-            The lanes are closed, or they are used in a fork of the process that made them.
-        InputError
-            The lanes have not been started.
-        """
+    def _begin(self) -> None:
+        """Raise `ClosedError` if the lanes are closed, or this is a fork of their process."""
         if self._closed:
             raise ClosedError("these lanes have been closed; make others")
         # Memory is shared with the owner, so another process must not write to it.
@@ -218,8 +201,6 @@ class ProcessLanes(Lanes):
             raise ClosedError(
                 "these lanes belong to the process that this one was forked from; make others here"
             )
-        if started and self.pool.memory is None:
-            raise InputError("lanes must be started before they are stepped or reset: call start")
 
     def _run_on(
         self, chosen: Sequence[int], job: Callable[[list[int], list[int]], Job]
@@ -271,33 +252,16 @@ class ProcessLanes(Lanes):
         The processes write to these arrays: each later call overwrites them, even if other arrays
         are passed to it, into which the observations are then copied.
         """
-        self._begin()
         given: list[int | None] = list(seeds) if seeds else [None] * self.num_lanes
         for worker in self.pool.workers:
             worker.seeds = given[worker.rows]
+        self._restart("start", range(self.num_lanes), given, options)
+        return self._arrays.observations
 
-        def job(places: list[int], _: Any) -> Job:
-            rows = slice(places[0], places[-1] + 1)
-            return Job("start", (given[rows], options and options[rows]))
-
-        replies = [reply for _, reply in self._run_on(range(self.num_lanes), job)]
-        layout = self.observation_layout
-        for theirs, _, _ in replies:
-            if theirs != layout:
-                raise InputError(
-                    "the observations of all lanes must have the same shapes and dtypes, got "
-                    f"{layout} and {theirs}"
-                )
-        if self.pool.memory is None:
-            self._share(SharedArrays(lane_layout(layout, self.action_layout, self.num_lanes)))
-        obs = self._arrays.observations
-        write_rows(obs, self._rows, replies[0][1])
-        for worker, (_, rows, infos) in zip(self.pool.workers, replies[1:], strict=True):
-            write_rows(obs, worker.rows, rows)
-            worker.take_infos(None, Reply({}, dict(enumerate(infos)), None, None, 0))
-        return obs
-
-    def _share(self, memory: SharedArrays) -> None:
+    def _share(self) -> None:
+        """Make the memory of all lanes, and attach the processes to it."""
+        layout = lane_layout(self.observation_layout, self.action_layout, self.num_lanes)
+        memory = SharedArrays(layout)
         self._arrays = memory.arrays
         if self._arrays.observations is None:
             self.pool.objects = self.new_observations()
@@ -308,21 +272,24 @@ class ProcessLanes(Lanes):
     def reset(
         self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
     ) -> None:
-        self._begin(started=True)
         chosen = self._chosen(lanes)
         for worker in self.pool.workers:
             worker.keep_seeds(chosen, seeds)
+        self._restart("reset", chosen, seeds, options)
+        self._copy_observations(obs, lanes)
+
+    def _restart(self, method: str, chosen: Sequence[int], seeds: Seeds, options: Options) -> None:
+        """Start or reset the lanes `chosen` in their processes."""
 
         def job(places: list[int], own: list[int]) -> Job:
             given = [each and [each[place] for place in places] for each in (seeds, options)]
-            return Job("reset", (own, *given))
+            return Job(method, (own, *given))
 
         replies = self._run_on(chosen, job)
         for worker, (places, reply) in zip(self.pool.workers, replies[1:], strict=True):
             if places:
                 own = [chosen[place] - worker.start for place in places]
                 self._take(worker, own, Reply(*reply))
-        self._copy_observations(obs, lanes)
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         raise NotImplementedError("the lanes of each part are reset by that part")
@@ -333,7 +300,7 @@ class ProcessLanes(Lanes):
         return [range(self._rows.stop), *others]
 
     def submit(self, step: Step) -> None:
-        self._begin(started=True)
+        self._begin()
         for worker in self.pool.workers:
             own = None if step.lanes is None else worker.own(step.lanes)
             if own is None or own:
@@ -394,7 +361,7 @@ class ProcessLanes(Lanes):
         """Copy the observations of `lanes` to the tree `obs`, if it is not the one of `start`."""
         if obs is not self._arrays.observations:
             rows: Any = ... if lanes is None else np.asarray(lanes, np.intp)
-            copy_rows(obs, self._arrays.observations, rows)
+            write_rows(obs, rows, take(self._arrays.observations, rows))
 
     def wait(self, seconds: float) -> None:
         self.pool.look(seconds)
@@ -465,11 +432,10 @@ class ProcessLanes(Lanes):
         finally:
             self.pool.close(_CLOSE_SECONDS)
             self._arrays = self.pool.objects = None
-            memory, self.pool.memory = self.pool.memory, None
             for worker in self.pool.workers:
                 worker.channel = worker.info_columns = None
-            if memory is not None:
-                memory.close()
+            self.pool.memory.close()
+            del self.pool.memory
 
 
 def _sources_of(sources: Sources, start: int, stop: int) -> Sources:

@@ -41,7 +41,6 @@ class RobotLaneKernel(LaneKernel):
         self._limits = [time_limit(env.simulator.env) for env in envs]
         recordings = []
         for env in envs:
-            assert env.simulator.codec.robot is not None
             recordings.append(Recording(env.simulator.codec.robot, env.simulator.codec))
         self._recording = recordings[0]
         self._simulations = [recording.simulation() for recording in recordings]
@@ -57,7 +56,7 @@ class RobotLaneKernel(LaneKernel):
             return False
         if not shows_its_base(env) or not is_bare(env.simulator.env):
             return False
-        if env.simulator.codec.robot is not None and env.simulator.codec.robot.versions:
+        if env.simulator.codec.robot.versions:
             return False
         return env.simulator.base.model.nv >= _FEWEST_DEGREES and env.simulator.steps_batches
 

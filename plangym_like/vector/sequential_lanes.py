@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned, owned_info
-from plangym_like.batch.simulator import as_flag, as_reward
+from plangym_like.batch.simulator import EnvStep, as_flag, as_reward
 from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import omit_unread_screens
@@ -176,14 +176,15 @@ class LiveEnv:
     def __init__(self, env: PlanEnv) -> None:
         self._view = env.as_gym()
         self.current = env.row_stepper.current
-        simulator: Any = env.row_stepper.simulator
-        is_plain = getattr(simulator, "steps_env_alone", False)
-        self.stepped = simulator.env if is_plain else self
-        self.step = simulator.step_env
+        self._simulator = env.row_stepper.simulator
+        self.stepped = self._simulator.env if self._simulator.steps_env_alone else self
         # Whether the environment has raised an exception since its last reset. If so, its current
         # state is lost, but the next reset keeps the random generator and the wrappers' state, as
         # in Gymnasium.
         self._has_raised = False
+
+    def step(self, action: Any) -> EnvStep:
+        return self._simulator.step(action, 1)[:5]
 
     def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> Any:
         current = self.current

@@ -80,7 +80,7 @@ class StartStates:
         if len(self) != num_lanes:
             raise InputError(f"{len(self)} states were given for {num_lanes} environments")
 
-    def place(self, lanes: Lanes, obs: Any) -> None:
+    def place(self, lanes: Lanes, obs: Any, generator: np.random.Generator) -> None:
         """Put all `lanes` into these states, one for each.
 
         Parameters
@@ -88,6 +88,8 @@ class StartStates:
         lanes : Lanes
         obs : tree of array ``(n, ...)``
             The observations of the lanes, which those of the states replace.
+        generator : Generator
+            What the seeds of the lanes' new random generators are drawn from.
 
         Raises
         ------
@@ -96,7 +98,7 @@ class StartStates:
         SnapshotError, StateError
             As in `Lanes.set_states`.
         """
-        lanes.set_states(self.rows)
+        lanes.set_states(self.rows, None, generator.choice(2**31, len(self), replace=False))
         write_rows(obs, ..., checked_observations(self.obs, lanes.observation_space, len(self)))
 
 

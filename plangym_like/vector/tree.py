@@ -3,9 +3,7 @@
 Observations, actions, recurrent states and infos are trees. A leaf is an array, a tensor, a number
 or, in a layout, a `Leaf`. ``None`` and empty containers are trees without leaves.
 
->>> layout = layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5})
->>> layout["image"]
-Leaf(shape=(2, 2), dtype=dtype('uint8'))
+>>> layout = {"image": Leaf((2, 2), np.uint8), "speed": Leaf((), float)}
 >>> rows = zeros(layout, (3,))
 >>> take(rows, 1)["image"].tolist()
 [[0, 0], [0, 0]]
@@ -18,10 +16,8 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.errors import InputError
 
 NUMERIC_KINDS = "biufc"
 
@@ -61,15 +57,6 @@ def _sequence_like(example: Any, parts: list[Any]) -> Any:
     if hasattr(example, "_fields"):
         return type(example)(*parts)
     return tuple(parts) if isinstance(example, tuple) else parts
-
-
-def with_axes(layout: Any, lead: Sequence[int]) -> Any:
-    """Return a layout with the axes `lead` added before the axes of each leaf.
-
-    >>> with_axes({"x": Leaf((3,), "f")}, (8, 2))
-    {'x': Leaf(shape=(8, 2, 3), dtype='f')}
-    """
-    return tree_map(lambda leaf: Leaf((*lead, *leaf.shape), leaf.dtype), layout)
 
 
 def tree_leaves(tree: Any) -> list[Any]:
@@ -119,51 +106,9 @@ def take(rows: Any, index: Any) -> Any:
     return tree_map(lambda leaf: leaf[index], rows)
 
 
-def as_numbers(value: Any) -> NDArray[Any] | None:
-    """Return a number, list or tensor as an array of numbers; ``None`` if it is something else.
-
-    A tensor of dtype ``bfloat16``, which NumPy does not have, becomes ``float32``.
-    """
-    try:
-        if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
-            value = value.detach().cpu()
-            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return array if array.dtype.kind in NUMERIC_KINDS else None
-
-
 def zeros(layout: Any, lead: Sequence[int]) -> Any:
     """Return a tree of arrays ``(*lead, *leaf.shape)`` filled with zeros."""
     return tree_map(lambda leaf: np.zeros((*lead, *leaf.shape), leaf.dtype), layout)
-
-
-def layout_of(example: Any) -> Any:
-    """Return the tree of `Leaf` that describes `example`, a tree of arrays, tensors and numbers.
-
-    Raises
-    ------
-    InputError
-        A leaf is not a number or an array of numbers; the message names the part.
-    """
-    return _layout(example, "the value")
-
-
-def _layout(example: Any, part: str) -> Any:
-    if isinstance(example, Mapping):
-        return {key: _layout(value, f"{part}[{key!r}]") for key, value in example.items()}
-    if isinstance(example, (tuple, list)):
-        inner = [_layout(value, f"{part}[{i}]") for i, value in enumerate(example)]
-        return _sequence_like(example, inner)
-    if example is None:
-        return None
-    array = as_numbers(example)
-    if array is None:
-        raise InputError(
-            f"{part} is {example!r}; only numbers and arrays of numbers can be batched"
-        )
-    return Leaf(array.shape, array.dtype)
 
 
 def layout_of_space(space: gymnasium.Space[Any]) -> Any:
@@ -195,8 +140,3 @@ def write_rows(target: Any, rows: Any, values: Any) -> None:
         to[rows] = value
 
     tree_map(write, target, values)
-
-
-def copy_rows(target: Any, source: Any, rows: Any = ...) -> None:
-    """Copy the rows `rows` of the arrays in the tree `source` to the same rows of `target`."""
-    write_rows(target, rows, take(source, rows))

@@ -22,7 +22,6 @@ from plangym_like.vector.batching import (
     checked_flags,
     checked_indices,
     checked_mask,
-    checked_mode,
     checked_observations,
     checked_seeds,
     observation_spaces,
@@ -69,7 +68,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
 
     Raises
     ------
-    InputError
+    ValueError
         `autoreset_mode` is not one of these modes, or `start_states` is not such a pair.
     StateError, SnapshotError
         A start state belongs to another environment, or the environments have no state rows.
@@ -105,7 +104,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self._rewards = np.zeros(self.num_envs)
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
         self.copy = copy
-        self.autoreset_mode = checked_mode(autoreset_mode)
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
         first = gym_env_of(lanes.envs[0])
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode

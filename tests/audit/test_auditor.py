@@ -1,9 +1,11 @@
-"""The budget of audits: in steps, in time and in memory, whatever a step costs."""
+"""The budget of audits, whatever a step costs, and what they find only in workers."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from usual import first_of
 import plangym_like
 from plangym_like.audit import auditor
 from plangym_like.audit.auditor import AuditedRows
+from plangym_like.errors import ImpureEnvironmentError
 
 # What audits do not watch: they step rows with the class attributes of before.
 KEPT = threading.local()
@@ -133,16 +136,52 @@ class Hangs(Walk):
         return super().step(action)
 
 
-@pytest.mark.parametrize("late", first_of([41, 45]))
-def test_actions_that_hang_only_in_an_audit(late: int) -> None:
+def test_an_action_that_hangs_only_in_an_audit() -> None:
     options: Any = {"n_workers": 2, "step_timeout": 1, "audit_every": 1}
     with plangym_like.make(Hangs, **options) as env:
         state = env.reset(seed=0).state
-        for _ in range(late):
+        for _ in range(44):
             state = env.step(1, state).state
-        for _ in range(1 if late == 45 else 8):
-            result = env.step_batch([0, 1, 2, 0, 1, 0, 1, 0], state, on_error="mask")
-        assert result.infos.failed.sum() == (late == 45)
-        # The row, or the first step of an audit that hangs, and its second try.
+        env._auditor.length = 9  # long enough for each action to be taken later than in the batch
+        before = env.stats.rows_audited
+        result = env.step_batch([0, 1, 2, 0, 1, 0, 1, 0], state)
+        assert len(result.rewards) == 8
+        # The first try of the step, and the second.
         assert env.stats.timeouts == 2
-        assert env.stats.rows_audited >= 7
+        assert env.stats.rows_audited == before + 8
+
+
+MODULE = """
+import gymnasium, numpy as np
+SCALE = 1
+
+class Scaled(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.total = 0.0
+        return np.zeros(1), {}
+
+    def step(self, action):
+        self.total += SCALE
+        return np.array([self.total]), 0.5, False, False, {}
+"""
+
+
+def test_workers_lack_what_the_program_has_changed_in_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scaled_world.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import scaled_world  # type: ignore[import-not-found]
+
+    scaled_world.SCALE = 3
+    with plangym_like.make(scaled_world.Scaled, n_workers=2, audit_every=1) as env:
+        state = env.reset(seed=0).state
+        env.executor.pool.wait_ready()
+        with pytest.raises(ImpureEnvironmentError, match="a module"):
+            while True:
+                env.step_batch([0] * 1000, state)
+    del sys.modules["scaled_world"]

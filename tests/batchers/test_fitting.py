@@ -10,7 +10,7 @@ from counting import Follower
 from gymnasium import spaces
 
 from plangym_like.batchers.rollout import evaluate
-from plangym_like.batchers.trees import as_actions
+from plangym_like.batchers.trees import fitting
 from plangym_like.errors import (
     ActionError,
     EnvApiError,
@@ -126,14 +126,14 @@ def test_one_element_is_one_number_and_none_is_false() -> None:
 
 
 def test_actions_keep_their_values() -> None:
-    assert as_actions(torch.tensor([3]), (1,), torch.uint8, "x").dtype == torch.uint8
+    assert fitting(torch.tensor([3]), (1,), torch.uint8, "x").dtype == torch.uint8
     for value in (torch.tensor([300]), torch.tensor([-1]), torch.tensor([1.0])):
         with pytest.raises(ActionError, match="x must"):
-            as_actions(value, (1,), torch.uint8, "x")
+            fitting(value, (1,), torch.uint8, "x")
     # The sign would change, and back.
     for number, kind, dtype in ((-56, torch.int8, torch.uint8), (200, torch.uint8, torch.int8)):
         with pytest.raises(ActionError, match="x must"):
-            as_actions(torch.tensor([number], dtype=kind), (1,), dtype, "x")
+            fitting(torch.tensor([number], dtype=kind), (1,), dtype, "x")
 
 
 def test_what_is_no_array_cannot_become_a_tensor() -> None:

@@ -66,7 +66,7 @@ class IdleAgent(episodes.Agent):
 
 
 @IDS
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", first_of([2, 0]))
 def test_rollouts(env_id: str, n_workers: int) -> None:
     states, after = branch(env_id)
     options: dict[str, Any] = {"seed": 0, "states": states, "ordered": True}
@@ -95,7 +95,7 @@ def test_the_other_rollouts_and_evaluate() -> None:
 
 
 @IDS
-@pytest.mark.parametrize("n_threads", [0, 2])
+@pytest.mark.parametrize("n_threads", first_of([0, 2]))
 def test_whole_episodes(env_id: str, n_threads: int) -> None:
     states, after = branch(env_id)
     actor = idle(env_id)

@@ -1,4 +1,4 @@
-"""``plangym-like``: plan, bench, info and list; exit statuses, pipes and Ctrl-C."""
+"""``plangym-like``: its commands, exit statuses and pipes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from plangym_like.planners import Plan, Planner, Search
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "plangym_like"]
 QUICK = ["--budget", "1000", "--option", "horizon=10"]
+CHECKED = ["--states", "3", "--steps", "4", "--workers", ""]
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -121,7 +122,10 @@ def test_a_model_of_mujoco_and_a_reward(
     found = told(capsys, *named, "--set", "max_episode_steps=4")
     assert (found["length"], found["ended"]) == (4, True)
     assert found["score"] == found["replayed_score"]
-    for reward, words in (("reward_of_this_test:no", "has no 'no'"), ("reward", "a function of")):
+    for reward, words in (
+        ("reward_of_this_test:no", "like: --reward: the mod"),
+        ("reward", "a function of"),
+    ):
         assert main([*plan, "--reward", reward]) == 2
         assert words in capsys.readouterr().err
     assert main(plan) == 2
@@ -279,6 +283,32 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert known["random-shooting"]["options"]["horizon"] == 30
     assert main(["list", "planners"]) == 0
     assert "    --option horizon=30" in capsys.readouterr().out
+
+
+def test_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "CartPole-v1", "FrozenLake-v1", *CHECKED, "--seed", "3"]) == 0
+    told = capsys.readouterr().out
+    assert "CartPole-v1: every check passed" in told and "FrozenLake-v1: every" in told
+
+
+def test_a_check_fails() -> None:
+    command = [*COMMAND, "check", "broken_envs:ClassCounter", "--json", *CHECKED, "--steps", "20"]
+    outcome = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "tests/testing")
+    assert outcome.returncode == 1, outcome.stderr
+    report = json.loads(outcome.stdout)
+    assert not report["ok"] and report["failed"][0]["check"] == "repeat"
+    assert report["failed"][0]["field"] == "reward" and report["failed"][0]["step"] == 31
+
+
+def test_arguments_of_check_reach_make(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "is_slippery=False", "--snapshot", "pickle", "--json"]
+    assert main(["check", "CartPoll-v1", "FrozenLake-v1", *CHECKED, *settings]) == 2
+    failed, passed = map(json.loads, capsys.readouterr().out.splitlines())
+    assert failed["name"] == "CartPoll-v1" and not failed["ok"]
+    assert failed["error"].startswith("NameNotFound: ")
+    assert passed["snapshot"] == "pickle" and passed["ok"] and "error" not in passed
+    assert main(["check", "FrozenLake-v1", *CHECKED, "--set", "map_name=9x9"]) == 2
+    assert "KeyError: '9x9'" in capsys.readouterr().err
 
 
 # Real processes

@@ -42,7 +42,6 @@ from plangym_like.errors import (
     StepTimeoutError,
     WorkerStartError,
 )
-from plangym_like.execution.shared_batch import Tokens
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -177,25 +176,6 @@ def test_exceptions_arrive_as_what_they_were(cluster: Any, plain: CounterEnv) ->
         assert env.stats.actors_lost == env.stats.deaths == 0
 
 
-@pytest.mark.full
-def test_the_lowest_failed_row_is_reported_in_any_order(
-    cluster: Any, plain: CounterEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put = Tokens.put
-
-    def put_every_second(tokens: Tokens, batch: int, ranges: Any) -> Any:
-        rows = sorted((row % 2, row) for each in ranges for row in range(*each))
-        return put(tokens, batch, [(row, row + 1) for _, row in rows])
-
-    monkeypatch.setattr(Tokens, "put", put_every_second)
-    state = plain.reset(seed=0).state
-    with counters(Trap(refuse, [11, 30]), **ELSEWHERE) as env:
-        assert_same(env.step_batch(range(10), state), plain.step_batch(range(10), state))
-        with pytest.raises(ArithmeticError, match="action 11 is refused") as caught:
-            env.step_batch(range(40), state)  # row 30 fails first
-        assert caught.value.__notes__ == ["(in row 11 of a batch of 40)"]
-
-
 def test_masked_rows(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=0).state
     bad = {0: ArithmeticError, 33: StepTimeoutError, 61: PoisonInputError, 90: ArithmeticError}
@@ -303,19 +283,19 @@ def test_placement_groups(cluster: Any, plain: CounterEnv) -> None:
 
 
 @pytest.mark.full
-def test_errors_of_constructors_arrive(cluster: Any) -> None:
-    with pytest.raises(ArithmeticError, match="not on this machine"):
-        RayEnv(
-            partial(fail_elsewhere, os.getpid()),
-            "counter",
-            **ELSEWHERE,
-        ).wait_ready(60)
-
-
-@pytest.mark.full
-def test_actors_that_die_before_they_are_ready_are_started_five_times(cluster: Any) -> None:
-    env = RayEnv(partial(die_elsewhere, os.getpid()), "counter", **ELSEWHERE)
-    with env, pytest.raises(WorkerStartError, match="died 5 times in a row before"):
+@pytest.mark.parametrize(
+    ("harm", "error", "match"),
+    [
+        (fail_elsewhere, ArithmeticError, "not on this machine"),
+        (die_elsewhere, WorkerStartError, "died 5 times in a row before"),
+        (differ_elsewhere, StateMismatchError, "another machine"),
+    ],
+)
+def test_an_environment_that_an_actor_cannot_make(
+    cluster: Any, harm: Any, error: type[Exception], match: str
+) -> None:
+    env = RayEnv(partial(harm, os.getpid()), "counter", **ELSEWHERE)
+    with env, pytest.raises(error, match=match):
         env.wait_ready(100)
 
 
@@ -325,16 +305,6 @@ def test_a_cluster_without_room_is_reported(cluster: Any, monkeypatch: pytest.Mo
     env = RayEnv(CounterEnv, "counter", **{**ELSEWHERE, "resources": {"nowhere": 1}})
     with env, pytest.raises(WorkerStartError, match="no actor could be started.*nowhere"):
         env.wait_ready(100)
-
-
-@pytest.mark.full
-def test_another_environment_on_an_actor_is_refused(cluster: Any) -> None:
-    with pytest.raises(StateMismatchError, match="another machine"):
-        RayEnv(
-            partial(differ_elsewhere, os.getpid()),
-            "counter",
-            **ELSEWHERE,
-        ).wait_ready(60)
 
 
 @pytest.mark.parametrize(

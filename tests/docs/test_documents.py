@@ -95,7 +95,7 @@ for line in sys.stdin:
         break
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 else:
-    sys.exit()
+    os._exit(0)  # at once: nothing is left to clean up
 folder = sys.path[0] = os.path.dirname(script)
 os.chdir(folder)
 for number, name in enumerate(("stdin", "stdout", "stderr")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import importlib.util
 import json
 import re
 import statistics
@@ -15,27 +14,33 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from usual import first_of
 
 ROOT = Path(__file__).parents[2]
 
 
-def _release_check() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "release_check", ROOT / "benchmarks" / "release_check.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def release(benchmark: Any) -> Any:
+    return benchmark("release_check")
 
 
-def test_the_oldest_versions_are_those_that_are_installed_for_their_tests() -> None:
+@pytest.fixture
+def extras() -> configparser.SectionProxy:
+    return _setup()["options.extras_require"]
+
+
+def _setup() -> configparser.ConfigParser:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    extras = config["options.extras_require"]
-    texts = [config["options"]["install_requires"]]
+    return config
+
+
+def test_the_oldest_versions_are_those_that_are_installed_for_their_tests(
+    release: Any, extras: Any
+) -> None:
+    texts = [_setup()["options"]["install_requires"]]
     # Those of torchrl and jax say in setup.cfg what they were tried with.
-    texts += [extras[name] for name in {*_release_check().CODE} - {"", "all", "torchrl", "jax"}]
+    texts += [extras[name] for name in {*release.CODE} - {"", "all", "torchrl", "jax"}]
     lines = [line for text in texts for line in text.splitlines() if line and line[0] != "#"]
     oldest: dict[str, list[Version]] = {}
     for requirement in map(Requirement, lines):
@@ -54,40 +59,36 @@ def test_the_oldest_versions_are_those_that_are_installed_for_their_tests() -> N
     }
 
 
-def test_interpreters_and_releases_that_are_refused() -> None:
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    interpreters = SpecifierSet(config["options"]["python_requires"])
+def test_interpreters_and_releases_that_are_refused(extras: Any) -> None:
+    interpreters = SpecifierSet(_setup()["options"]["python_requires"])
     versions = ["3.10", "3.11", "3.12", "3.13", "3.14"]
     assert list(interpreters.filter(versions)) == versions[1:]
-    extras = config["options.extras_require"]
     for name in ("mujoco", "dm-control"):
         [mujoco] = [line for line in extras[name].splitlines() if line.startswith("mujoco ")]
         # It computes wrong accelerations.
         assert "4.0.0" not in Requirement(mujoco).specifier
 
 
-def test_every_extra_is_tried() -> None:
-    check, config = _release_check(), configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    assert {"", *config["options.extras_require"]} - check.NOT_TRIED == {*check.CODE}
+def test_every_extra_is_tried(release: Any, extras: Any) -> None:
+    assert {"", *extras} - release.NOT_TRIED == {*release.CODE}
 
 
-def test_the_readme_and_every_tutorial_are_tried_from_the_wheel() -> None:
-    check = _release_check()
-    tried = {page for pages in check.PAGES.values() for page in pages}
+def test_the_readme_and_every_tutorial_are_tried_from_the_wheel(release: Any) -> None:
+    tried = {page for pages in release.PAGES.values() for page in pages}
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     tutorials = re.search(r":caption: Tutorials\n\n(.*?)```", index, re.DOTALL)
     assert tutorials is not None
     assert tried == {"README.md", *(f"docs/{name}.md" for name in tutorials[1].split())}
     for page in tried:
-        compile(check.code_of(page), page, "exec")
-        assert "plangym_like.make" in check.code_of(page)
+        compile(release.code_of(page), page, "exec")
+        assert "plangym_like.make" in release.code_of(page)
 
 
-@pytest.mark.parametrize("extra", ["", "classic-control", "torch", "archive", "viz"])
-def test_what_an_extra_is_for_runs(extra: str) -> None:
-    exec(_release_check().CODE[extra], {})
+@pytest.mark.parametrize(
+    "extra", first_of(["", "classic-control", "archive", "viz", "torch"], usual=4)
+)
+def test_what_an_extra_is_for_runs(release: Any, extra: str) -> None:
+    exec(release.CODE[extra], {})
 
 
 def _ratio(ours: list[float], others: list[list[float]]) -> float:

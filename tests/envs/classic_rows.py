@@ -55,6 +55,13 @@ def random_actions(env: Any, rng: np.random.Generator, *shape: int) -> Any:
     return actions
 
 
+WIDEST = {
+    "CartPole": (3.0, 4.0, 0.3, 4.0),
+    "MountainCar": (1.4, 0.08),
+    "MountainCarContinuous": (1.4, 0.08),
+    "Pendulum": (12.0, 9.0),
+    "Acrobot": (3.2, 3.2, 13.0, 29.0),
+}
 BOUNDS = {
     "CartPole": [(0, 2.4), (0, -2.4), (2, 0.20943951), (2, -0.20943951)],
     "MountainCar": [(0, -1.2), (0, 0.6), (0, 0.5), (1, 0.07), (1, -0.07), (1, 0.0)],
@@ -67,7 +74,7 @@ BOUNDS = {
 def random_rows(env: Any, rng: np.random.Generator, count: int) -> Any:
     """Return `count` rows: usual, wild, at bounds, ended, before and after a time limit."""
     simulator, dynamics = env.simulator, env.simulator.codec.dynamics
-    widest, bounds = np.array(dynamics.sample_range), BOUNDS[dynamics.__name__]
+    widest, bounds = np.array(WIDEST[dynamics.__name__]), BOUNDS[dynamics.__name__]
     numbers = rng.uniform(-1, 1, (count, len(widest))) * widest
     numbers[::3] *= 0.1
     for row in range(0, count, 4):

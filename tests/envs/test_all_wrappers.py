@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import wrappers
-from small_envs import preprocessed
 from suite import is_at_least
 from usual import first_of
 
@@ -74,7 +73,7 @@ EXACT: dict[str, tuple[str, Any]] = {
         [wrappers.AddRenderObservation, (wrappers.ResizeObservation, {"shape": (40, 40)})],
     ),
     # In `make test`, all but these three.
-    "AtariPreprocessing": ("ALE/Pong-v5", (preprocessed, {"frame_skip": 1})),
+    "AtariPreprocessing": ("ALE/Pong-v5", (wrappers.AtariPreprocessing, {"frame_skip": 1})),
     "GrayscaleObservation": (POLE, [wrappers.AddRenderObservation, wrappers.GrayscaleObservation]),
     "ObstructView": (
         POLE,

@@ -34,24 +34,8 @@ class GrowingLimit(gymnasium.Wrapper):
         return result
 
 
-class FadingSum(gymnasium.Wrapper):
-    """Changes the discount of a normaliser."""
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(wrappers.NormalizeReward(env))
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.env.gamma = 0.99
-        return self.env.reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        self.env.gamma *= 0.9
-        return result
-
-
 @pytest.mark.parametrize("snapshot", ["auto", "pickle", "replay"])
-@pytest.mark.parametrize("kind", [RandomLimit, GrowingLimit, FadingSum])
+@pytest.mark.parametrize("kind", [RandomLimit, GrowingLimit])
 def test_changed_settings_are_part_of_the_state(kind: Any, snapshot: str) -> None:
     with plangym_like.make("Pendulum-v1", wrappers=[kind], snapshot=snapshot) as env:
         assert env.exactness == "exact"

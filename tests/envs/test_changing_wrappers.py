@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -12,9 +11,7 @@ import changing_wrappers as changing
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
 from suite import CLIFF
-from usual import first_of
 
 import plangym_like
 from plangym_like import registry
@@ -163,31 +160,3 @@ def test_auto_uses_the_first_way_that_holds_what_wrappers_change(name: str) -> N
         if env.snapshot != "native":
             with pytest.raises(SnapshotError):
                 plangym_like.make(subject.source, wrappers=wrappers, snapshot="native")
-
-
-@pytest.mark.parametrize(
-    ("kind", "n_workers"), first_of([(kind, n) for n in (None, 2) for kind in KINDS[:2]])
-)
-def test_vectorised_robots_equal_gymnasiums(kind: Any, n_workers: int | None) -> None:
-    subject = subject_named("robot's mass")
-    wrapper = partial(kind, where=subject.where, values=subject.values)
-
-    def build() -> Any:
-        return wrapper(gymnasium.make(subject.source))
-
-    truth = SyncVectorEnv([build for _ in range(5)])
-    wrappers = [with_wrapper(kind, subject)]
-    envs = plangym_like.make_vec(subject.source, 5, n_workers=n_workers, wrappers=wrappers)
-    with contextlib.closing(truth), contextlib.closing(envs), quiet():
-        truth.action_space.seed(0)
-        assert np.array_equal(truth.reset(seed=3)[0], envs.reset(seed=3)[0])
-        for step in range(30):
-            actions = truth.action_space.sample()
-            for wanted, found in zip(truth.step(actions)[:4], envs.step(actions)[:4], strict=True):
-                assert np.array_equal(wanted, found), step
-        states, actions = envs.get_states(), truth.action_space.sample()
-        first = envs.step(actions)
-        envs.step(actions)
-        envs.set_states(states)
-        for wanted, found in zip(first[:4], envs.step(actions)[:4], strict=True):
-            assert np.array_equal(wanted, found)

@@ -1,7 +1,6 @@
 """Images of environments that were made without ``render_mode="rgb_array"``."""
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -14,8 +13,6 @@ from plangym_like.errors import InputError
 
 # The first image of each of these is that of an environment with the mode, to the byte.
 NAMES = ["CartPole-v1", "LunarLander-v3", "Pendulum-v1", "FrozenLake-v1"]
-if find_spec("dm_control"):
-    NAMES += ["walker-walk"]
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import sending
 
 retro = pytest.importorskip(
     "stable_retro", reason="stable-retro is not installed: pip install 'plangym_like[retro]'"
@@ -83,6 +82,7 @@ def test_the_first_reward_after_a_restore_is_not_counted_from_another_branch(epi
             np.testing.assert_array_equal(batch.states[0], played[order[0] + 1][0])
 
 
+@pytest.mark.full
 def test_every_check_passes():
     report = check_env(GAME, states=2, steps=3, workers=(), frameskip=4)
     assert report.ok, str(report)
@@ -183,31 +183,6 @@ def test_equal_states_are_equal_bytes_in_every_process(episode, played, tmp_path
     command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "kept.npz")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_rows_are_the_same_serially_and_isolated(episode, played):
-    states = np.stack([state for state, _ in played[100:108]])
-    actions = episode["actions"][100:108]
-    with (
-        plangym_like.make(GAME) as env,
-        plangym_like.make(GAME, n_workers=2, isolate=True) as isolated,
-    ):
-        expected = env.step_batch(actions, states)
-        assert_same(sending(isolated).step_batch(actions, states).states, expected.states)
-        np.testing.assert_array_equal(expected.states, np.stack([s for s, _ in played[101:109]]))
-
-
-@pytest.mark.full
-def test_a_thousand_restored_futures(episode, played):
-    rng = np.random.default_rng(1)
-    with plangym_like.make(GAME, autoreset=False) as env:
-        for start in rng.integers(STEPS - 20, size=1000):
-            env.set_state(played[start][0])
-            for index in range(start, start + 20):
-                step = env.step(episode["actions"][index])
-                assert_same(tuple(step), tuple(played[index][1]))
-            if start + 20 < STEPS:
-                np.testing.assert_array_equal(env.get_state(), played[start + 20][0])
 
 
 @pytest.mark.parametrize(

@@ -1,52 +1,32 @@
-"""The examples are run as their readers run them: as scripts, from a directory of their own."""
+"""The searches in examples/, and the notebooks."""
+
+from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from scripts import EXAMPLES, assert_refused, number, output_of, run
 from usual import first_of
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
 # Transitions for which each is searched.
 GAMES = {"CartPole-v1": "20000", "ALE/MsPacman-v5": "1000", "Pendulum-v1": "20000"}
-
-
-def _run(directory: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / script), *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=600)
-
-
-def _printed(directory: Path, script: str, *arguments: str) -> str:
-    outcome = _run(directory, script, *arguments)
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stdout
-
-
-def _number(pattern: str, text: str) -> float:
-    found = re.search(pattern + r"\s*(-?[\d,]+(?:\.\d+)?)", text)
-    assert found, text
-    return float(found[1].replace(",", ""))
 
 
 @pytest.fixture(scope="module", params=first_of(GAMES))
 def game(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """Return the directory where `fmc.py` has just run, and what it printed."""
     directory = tmp_path_factory.mktemp("demo")
-    arguments = (
-        request.param,
-        "--budget",
-        GAMES[request.param],
-        "--episodes",
-        "2",
-        "--workers",
-        "2",
-    )
-    return directory, _printed(directory, "fmc.py", *arguments)
+    arguments = ("--budget", GAMES[request.param], "--episodes", "2", "--workers", "2")
+    return directory, output_of(directory, "fmc.py", request.param, *arguments)
 
 
 def test_the_search_writes_what_it_says(game: tuple[Path, str]) -> None:
@@ -59,8 +39,8 @@ def test_the_search_writes_what_it_says(game: tuple[Path, str]) -> None:
         "game.gif",
     }
     found = json.loads((directory / "demo" / "actions.json").read_text())
-    assert _number("score of the search:", printed) == pytest.approx(found["score"], rel=1e-4)
-    assert _number("random player:", printed) == pytest.approx(found["random_mean"], rel=1e-4)
+    assert number("score of the search:", printed) == pytest.approx(found["score"], rel=1e-4)
+    assert number("random player:", printed) == pytest.approx(found["random_mean"], rel=1e-4)
     with Image.open(directory / "demo" / "game.gif") as film:
         assert film.n_frames > 1
     assert (directory / "demo" / "game.gif").stat().st_size < 3_000_000
@@ -79,7 +59,7 @@ def test_the_search_beats_chance(game: tuple[Path, str]) -> None:
 def test_a_replay_arrives_at_the_score(game: tuple[Path, str], player: tuple[str, ...]) -> None:
     directory, _ = game
     found = json.loads((directory / "demo" / "actions.json").read_text())
-    printed = _printed(directory, "replay.py", *player)
+    printed = output_of(directory, "replay.py", *player)
     assert repr(found["score"]) in printed and "the same" in printed
 
 
@@ -88,43 +68,43 @@ def test_a_replay_that_differs_says_so(game: tuple[Path, str]) -> None:
     found = json.loads((directory / "demo" / "actions.json").read_text())
     wrong = directory / "wrong.json"
     wrong.write_text(json.dumps({**found, "score": found["score"] + 1}))
-    outcome = _run(directory, "replay.py", str(wrong))
+    outcome = run(directory, "replay.py", str(wrong))
     assert outcome.returncode == 1 and "DIFFERENT" in outcome.stdout
 
 
 @pytest.mark.full
 def test_uct_keeps_the_pole_up(tmp_path: Path) -> None:
-    printed = _printed(tmp_path, "uct.py", "--steps", "80")
-    assert _number("score of UCT:", printed) == 80
-    assert _number("random player:", printed) < 60
+    printed = output_of(tmp_path, "uct.py", "--steps", "80")
+    assert number("score of UCT:", printed) == 80
+    assert number("random player:", printed) < 60
 
 
 def test_gumbel_muzero_keeps_poles_up(tmp_path: Path) -> None:
     pytest.importorskip("mctx")
-    printed = _printed(tmp_path, "gumbel_muzero.py", "--steps", "60", "--games", "4")
-    assert _number("score of the search:", printed) == 60
-    assert _number("random player:", printed) < 50
+    printed = output_of(tmp_path, "gumbel_muzero.py", "--steps", "60", "--games", "4")
+    assert number("score of the search:", printed) == 60
+    assert number("random player:", printed) < 50
 
 
 @pytest.mark.full
 def test_mppi_swings_the_pendulum_up(tmp_path: Path) -> None:
-    printed = _printed(tmp_path, "mppi.py")
-    assert _number("return of MPPI:", printed) > -400
-    assert _number("random player:", printed) < -700
-    assert _number("the last reward:", printed) > -0.1
+    printed = output_of(tmp_path, "mppi.py")
+    assert number("return of MPPI:", printed) > -400
+    assert number("random player:", printed) < -700
+    assert number("the last reward:", printed) > -0.1
 
 
 @pytest.mark.full
 def test_go_explore_finds_places(tmp_path: Path) -> None:
-    printed = _printed(tmp_path, "go_explore.py", "ALE/MsPacman-v5", "--budget", "7000")
-    assert _number("cells:", printed) > 50
-    assert _number("best score:", printed) > 0
+    printed = output_of(tmp_path, "go_explore.py", "ALE/MsPacman-v5", "--budget", "7000")
+    assert number("cells:", printed) > 50
+    assert number("best score:", printed) > 0
 
 
 def test_rooms_are_drawn(tmp_path: Path) -> None:
     map_file = tmp_path / "rooms.png"
     name = "ALE/MontezumaRevenge-v5"
-    printed = _printed(tmp_path, "go_explore.py", name, "--budget", "1000", "--map", str(map_file))
+    printed = output_of(tmp_path, "go_explore.py", name, "--budget", "1000", "--map", str(map_file))
     assert "rooms:      1 (" in printed
     with Image.open(map_file) as image:
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
@@ -137,8 +117,8 @@ def test_rooms_are_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_go_explore_works_by_cells_of_the_observation(tmp_path: Path) -> None:
-    printed = _printed(tmp_path, "go_explore.py", "MountainCar-v0", "--budget", "10000")
-    assert _number("cells:", printed) > 50
+    printed = output_of(tmp_path, "go_explore.py", "MountainCar-v0", "--budget", "10000")
+    assert number("cells:", printed) > 50
     assert "replayed: True" in printed
 
 
@@ -160,30 +140,7 @@ def test_what_cannot_be_searched_is_a_clear_error(
     tmp_path: Path, script: str, arguments: tuple[str, ...], words: str
 ) -> None:
     budget = () if script == "mppi.py" else ("--budget", "500")
-    outcome = _run(tmp_path, script, *arguments, *budget)
-    assert outcome.returncode == 2
-    assert words in outcome.stderr
-    assert "Traceback" not in outcome.stderr
-
-
-@pytest.mark.parametrize(
-    ("script", "env", "words"),
-    first_of(
-        [
-            ("alphazero.py", "Pendulum-v1", "actions must be discrete"),
-            ("a2c.py", "FrozenLake-v1", "observations must be vectors"),
-            ("dqn.py", "CartPoll-v1", "Did you mean: `CartPole`"),
-            ("reinforce.py", "no_module:Foo-v0", "No module named 'no_module'"),
-        ]
-    ),
-)
-def test_what_cannot_be_learned_is_a_clear_error(
-    tmp_path: Path, script: str, env: str, words: str
-) -> None:
-    outcome = _run(tmp_path, script, "--env", env)
-    assert outcome.returncode == 2
-    assert words in outcome.stderr
-    assert "Traceback" not in outcome.stderr
+    assert_refused(tmp_path, words, script, *arguments, *budget)
 
 
 _FILM = """
@@ -208,3 +165,36 @@ def test_a_film_that_takes_too_long_ends_early(tmp_path: Path) -> None:
     with Image.open(tmp_path / "short.gif") as short, Image.open(tmp_path / "long.gif") as long:
         # Images in which nothing has moved become one.
         assert short.n_frames <= 2 < long.n_frames <= 5
+
+
+def _cells(path: Path) -> list[dict[str, Any]]:
+    """Return the cells that hold code."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["first_search", "states"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_holds_no_outputs(path: Path) -> None:
+    for cell in _cells(path):
+        assert (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    code = "\n\n".join("".join(cell["source"]) for cell in _cells(path))
+    script = tmp_path / f"{path.stem}.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        # Without windows, and without the warning of Agg that it shows nothing
+        env={**os.environ, "MPLBACKEND": "svg", "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,21 +1,19 @@
-"""The learners learn, and say so when they have not."""
+"""The learners in examples/ learn, and say so when they have not."""
+
+from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from scripts import assert_refused, number, output_of, run
 from usual import first_of
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def _learn(directory: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    script = str(EXAMPLES / f"{name}.py")
-    command = [sys.executable, script, "--out", "curves/curve.png", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=1150)
+    return run(directory, f"{name}.py", "--out", "curves/curve.png", *arguments)
 
 
 @pytest.mark.full
@@ -61,10 +59,78 @@ def test_a_seed_that_misses_the_goal_is_named(
 @pytest.mark.full
 def test_self_play_is_continued_from_its_checkpoint(tmp_path: Path) -> None:
     small = ["--games", "4", "--simulations", "4", "--opponent", "2", "--matches", "2"]
-    script, curves = str(EXAMPLES / "connect_four.py"), []
+    small += ["--seconds", "0", "--out", "c4.pt"]
+    curves = []
     for options in ([], ["--resume"]):
-        command = [sys.executable, script, "--seconds", "0", "--out", "c4.pt", *small, *options]
-        outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        outcome = run(tmp_path, "connect_four.py", *small, *options)
         assert outcome.returncode in (0, 1), outcome.stderr
         curves.append(re.findall(r"(\d+) games: \d+% against UCT", outcome.stdout))
     assert curves == [["4"], ["8"]]
+
+
+@pytest.mark.parametrize(
+    ("script", "env", "words"),
+    first_of(
+        [
+            ("alphazero.py", "Pendulum-v1", "actions must be discrete"),
+            ("a2c.py", "FrozenLake-v1", "observations must be vectors"),
+            ("dqn.py", "CartPoll-v1", "Did you mean: `CartPole`"),
+            ("reinforce.py", "no_module:Foo-v0", "No module named 'no_module'"),
+        ]
+    ),
+)
+def test_what_cannot_be_learned_is_a_clear_error(
+    tmp_path: Path, script: str, env: str, words: str
+) -> None:
+    assert_refused(tmp_path, words, script, "--env", env)
+
+
+def _ppo(directory: Path, *arguments: str) -> list[tuple[int, float]]:
+    """Return the numbers of steps that PPO printed, each with the mean return."""
+    lines = output_of(directory, "ppo_vector.py", *arguments)
+    found = re.findall(
+        r"^([\d,]+) steps: mean return of the last \d+ episodes (-?[\d.]+) \([\d,]+ steps/s\)$",
+        lines,
+        re.MULTILINE,
+    )
+    assert len(found) == lines.count("\n")
+    return [(int(steps.replace(",", "")), float(score)) for steps, score in found]
+
+
+@pytest.mark.full
+def test_ppo_learns_to_keep_the_pole_up(tmp_path: Path) -> None:
+    progress = _ppo(tmp_path, "--steps", "60000")
+    assert progress[0][0] == 10_240 and progress[-1][0] == 58 * 1024
+    assert progress[0][1] < 130 and progress[-1][1] > 250
+
+
+def test_ppo_runs(tmp_path: Path) -> None:
+    (last,) = _ppo(tmp_path, "--steps", "1100", "--workers", "2")
+    assert last[0] == 1024 and last[1] > 0
+
+
+@pytest.mark.full
+def test_ppo_learns_the_same_with_processes(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    arguments = ["--env", "Hopper-v5", "--steps", "2100", "--seed", "3"]
+    once = _ppo(tmp_path, *arguments)
+    assert once[-1][0] == 2048 and once[-1][1] > 0
+    assert once == _ppo(tmp_path, *arguments, "--workers", "2")
+
+
+@pytest.mark.full
+def test_a_search_makes_a_policy_better(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    printed = output_of(tmp_path, "guided_search.py", "--steps", "1024", "--horizon", "40")
+    alone = number("mean return of the policy:", printed)
+    assert number("mean return with the search:", printed) > alone + 50
+
+
+@pytest.mark.full
+def test_backplay_learns_what_plain_ppo_does_not(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    printed = output_of(tmp_path, "backplay.py", "--size", "12", "--steps", "40000")
+    assert number("the search found a path of", printed) >= 22
+    assert number("episodes begin at step", printed) == 0
+    assert number("mean return with Backplay:", printed) > 0.5
+    assert number("mean return of plain PPO:", printed) < 0.1

@@ -38,8 +38,9 @@ from plangym_like.errors import (
     ClosedError,
     PoisonInputError,
 )
-from plangym_like.execution import process_executor
+from plangym_like.execution import process_executor, row_pool
 from plangym_like.execution.process_executor import CostModel
+from plangym_like.processes import pool
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 
@@ -218,8 +219,10 @@ def test_a_death_next_to_the_caller(
 
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_the_first_rows_of_the_first_batch_kill(
-    serial: CounterEnv, make_env: Any, n_workers: int
+    serial: CounterEnv, make_env: Any, n_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Deaths in rows that are tried alone are not counted, however many such rows there are.
+    monkeypatch.setattr(pool, "_DEATHS_WITHOUT_PROGRESS", n_workers + 1)
     rows = list(range(n_workers))
     env = make_env(Trap(kill_itself, rows), n_workers=n_workers)
     env.batch_env.costs = CostModel()  # how long rows take is not known yet
@@ -242,6 +245,55 @@ def test_rows_that_a_replaced_worker_had_not_reported_are_stepped_again(
     assert_same(future.result(100), serial.step_batch(ACTIONS, state))
     late.join()
     meeting.close()
+
+
+# Batches that end early
+
+
+def test_tokens_of_a_cancelled_batch_that_come_back_late_mean_nothing(
+    serial: CounterEnv, make_env: Any, meeting: Meeting
+) -> None:
+    env, state = make_env(Trap(meeting, [0]), n_workers=1), serial.get_state()
+    future, workers = env.step_batch(ACTIONS, state, blocking=False), env.executor.pool
+    key = env.executor._runs[0]._batch.key
+    meeting.next_report()
+    meeting.let_go()
+    assert future.cancel()
+    sent = env.stats.rows_sent
+    workers.tokens.put_back(key, (1, 150))
+    while len(workers.tokens) or workers.workers[0].busy:
+        workers.prepare()  # the worker has reported, and is to serve again
+    assert env.stats.rows_sent == sent
+    assert_same(env.step_batch(ACTIONS[1:], state), serial.step_batch(ACTIONS[1:], state))
+
+
+def test_pending_batches_that_fail_wait_together_for_one_second(
+    serial: CounterEnv, make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trap(action: int) -> None:
+        batch, row = divmod(action, 2)
+        if row == 1:
+            (tmp_path / f"{batch}").touch()
+            get_stuck(action)
+        while not (tmp_path / f"{batch}").exists():  # until the other row has begun
+            time.sleep(1e-3)
+        refuse(action)
+
+    env, state, seconds = make_env(trap), serial.get_state(), [0.0]
+    workers, clock = env.executor.pool, type("Clock", (), {"monotonic": lambda: seconds[0]})
+    wait = workers.wait
+
+    def counted(timeout: float, stop: Any = None) -> float:
+        seconds[0] += 0.1 * (timeout == row_pool._CHECK_SECONDS)
+        return wait(timeout, stop)
+
+    monkeypatch.setattr(workers, "wait", counted)
+    monkeypatch.setattr(row_pool, "time", clock)
+    batches = [env.step_batch([2 * k, 2 * k + 1], state, blocking=False) for k in range(3)]
+    for future in reversed(batches):
+        assert isinstance(future.exception(100), ArithmeticError)
+    assert 1.0 <= seconds[0] < 1.2
+    assert env.stats.restarts == 3
 
 
 # Poison

@@ -90,6 +90,7 @@ def check(error: BaseException, what: str) -> None:
         assert type(error) is TYPES[what]
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "test_exceptions.py" in str(error.__cause__)
+    assert "worker.py" not in str(error.__cause__) or what == "group"
     if what == "plain":
         assert error.args == ("plain", 7)
     elif what == "two arguments":

@@ -103,7 +103,7 @@ def _await(condition: Callable[[], bool]) -> None:
             ("forkserver", "start()", CLOSING),
             ("forkserver", IN_THREAD, CLOSING),
             ("spawn", "start()", CLOSING),
-            ("spawn", IN_THREAD, CLOSING),
+            ("spawn", IN_THREAD, '"stop", "ignore"'),
             ("fork", "start()", CLOSING),
         ]
     ),

@@ -87,17 +87,26 @@ def test_a_rows_own_worker_error(backend: str) -> None:
             assert env.stats.deaths == env.stats.restarts == env.stats.timeouts == 0
 
 
-def test_a_constructors_own_worker_error_is_not_a_death() -> None:
+@pytest.mark.parametrize(
+    ("error", "seen", "match"),
+    [
+        (WorkerDiedError("my own worker died", 1, -9), WorkerDiedError, "my own worker died"),
+        (SystemExit(3), RemoteError, r"SystemExit\(3\)"),
+    ],
+)
+def test_a_constructors_own_error_is_not_a_death(
+    error: BaseException, seen: type[Exception], match: str
+) -> None:
     owner = os.getpid()
 
     def make(name: str, **kwargs: Any) -> PlanEnv:
         if os.getpid() != owner:
-            raise WorkerDiedError("my own worker died", 1, -9)
+            raise error
         return CounterEnv(name, **kwargs)
 
     with ParallelEnv(make, "toy", n_workers=2, isolate=True) as env:
         state = env.reset(seed=1).state
-        with pytest.raises(WorkerDiedError, match="my own worker died") as caught:
+        with pytest.raises(seen, match=match) as caught:
             env.step_batch(np.arange(COUNT), state)
         assert isinstance(caught.value.__cause__, RemoteTraceback)
         assert env.stats.deaths == 0
@@ -118,21 +127,6 @@ def test_a_row_that_ends_the_program_here(what: str) -> None:
                 env.step_batch(actions, state, on_error=on_error)
             assert f"(in row 41 of a batch of {COUNT})" in caught.value.__notes__
         assert np.array_equal(env.step_batch(np.arange(COUNT), state).states, expected.states)
-
-
-def test_a_constructor_that_exits_in_workers() -> None:
-    owner = os.getpid()
-
-    def make(name: str, **kwargs: Any) -> PlanEnv:
-        if os.getpid() != owner:
-            raise SystemExit(3)
-        return CounterEnv(name, **kwargs)
-
-    with ParallelEnv(make, "toy", n_workers=1, isolate=True) as env:
-        state = env.reset(seed=1).state
-        with pytest.raises(RemoteError, match=r"SystemExit\(3\)") as caught:
-            env.step_batch(np.arange(COUNT), state)
-        assert isinstance(caught.value.__cause__, RemoteTraceback)
 
 
 # Infos, observations and actions that cannot travel

@@ -100,6 +100,8 @@ def test_options_that_are_refused(name: str) -> None:
                 wrong, words = -1, f"{option} must be a whole number of at least [01]"
             with pytest.raises(InputError, match=words):
                 planner(env, **{**needed, option: wrong})
+        with pytest.raises(TypeError, match=f"{planner.__name__} has no option 'foo'"):
+            planner(env, **{**needed, "foo": 1})
 
 
 @pytest.mark.parametrize("name", planner_classes())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -129,9 +128,3 @@ def test_a_class_that_cannot_be_sent_is_named() -> None:
     assert f"an object of class {__name__}.Compiled" in message
     assert "to a module of its own" in message
     assert type(caught.value.__cause__) is pickle.PicklingError
-
-
-def test_an_argument_that_cannot_be_sent_is_named() -> None:
-    message = "object of class _thread.lock cannot be sent"
-    with ExternalProcess(dict) as process, pytest.raises(TypeError, match=message):
-        process.update({"a": 1, "b": threading.Lock()})

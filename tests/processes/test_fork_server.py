@@ -33,9 +33,16 @@ def fresh_fork_server() -> Iterator[None]:
     start_methods._current = before
 
 
-def test_workers_find_the_usual_modules_and_those_asked_for() -> None:
-    with ExternalProcess(HostedObject, preload=["colorsys", "no_such_module"]) as process:
+def test_workers_find_the_usual_modules_and_those_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exits_at_import.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    wanted = ["exits_at_import", "colorsys", "no_such_module"]
+    with ExternalProcess(HostedObject, preload=wanted) as process:
         loaded = process.modules()
+        with pytest.raises(SystemExit):
+            process.apply(lambda hosted: __import__("exits_at_import"))(60)
     assert {"numpy", "gymnasium", "cloudpickle", "colorsys"} <= set(loaded)
     assert not {"no_such_module", "pytest"} & set(loaded)  # nor the script of the owner
     with ExternalProcess(HostedObject) as process:
@@ -86,10 +93,68 @@ def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         ExternalProcess(HostedObject)
 
 
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_one_that_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_methods, "_PATIENCE", 1e6)
+    with ExternalProcess(HostedObject) as old:
+        old.wait_ready(100)
+        pid = start_methods._current.pid
+
+        def stop() -> None:
+            os.kill(pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+        stop()
+        with ExternalProcess(HostedObject) as new:
+            assert new.echo(1) == 1
+        stop()
+        with pytest.raises(WorkerDiedError) as caught:
+            old.end(7)
+        assert caught.value.exitcode == 7
+    assert start_methods._current.pid == pid
+
+
+STOPS_AND_DIES = """
+import os, pathlib, signal, time
+folder = pathlib.Path(__file__).parent
+fuse, told = folder / "fuse", folder / "pid"
+
+def stop():
+    if fuse.exists():
+        (folder / "partial").write_text(str(os.getpid()))
+        (folder / "partial").rename(told)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+def die():
+    if fuse.exists():
+        while not told.exists():
+            time.sleep(0.001)
+        fuse.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.register_at_fork(after_in_child=stop, after_in_parent=die)
+"""
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_one_that_dies_while_a_new_worker_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stops_and_dies.py").write_text(STOPS_AND_DIES)
+    (tmp_path / "fuse").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(start_methods, "_PATIENCE", 1e6)
+    with ExternalProcess(HostedObject, preload=["stops_and_dies"]) as process:
+        assert process.echo(1) == 1
+    pid = int((tmp_path / "pid").read_text())
+    assert pid != process.pid
+    os.kill(pid, signal.SIGCONT)
+    assert wait_until_gone(pid, 100)
+
+
 def _is_forked(process: ExternalProcess) -> bool:
-    """Return whether the process is a copy of the fork server, rather than spawned by it."""
-    assert psutil.Process(process.pid).ppid() == start_methods._current.pid
-    return any("fork_server_main" in word for word in psutil.Process(process.pid).cmdline())
+    """Return whether the process is a copy of the fork server."""
+    return psutil.Process(process.pid).ppid() == start_methods._current.pid
 
 
 @pytest.mark.usefixtures("fresh_fork_server")
@@ -151,20 +216,6 @@ def test_ctrl_c_reaches_the_owner_alone() -> None:
     with ExternalProcess(HostedObject) as process:
         assert process.echo(2) == 2
     assert start_methods._current is current
-
-
-@pytest.mark.usefixtures("fresh_fork_server")
-def test_a_module_that_exits_when_it_is_imported_does_not_end_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "exits_at_import.py").write_text("raise SystemExit(3)\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with ExternalProcess(HostedObject, preload=["exits_at_import", "colorsys"]) as process:
-        assert "colorsys" in process.modules()
-    with ExternalProcess(HostedObject, preload=["exits_at_import"]) as process:
-        with pytest.raises(SystemExit):
-            process.apply(lambda hosted: __import__("exits_at_import"))(60)
-        assert process.echo(1) == 1
 
 
 WITHOUT_FUNCTIONS = """

@@ -98,19 +98,6 @@ def test_only_so_many_are_kept_and_the_others_are_freed() -> None:
     assert alive.isdisjoint(numbers)
 
 
-def test_a_block_fits_closely() -> None:
-    pool = BlockPool()
-    small, large, huge = (pool.take(pages * PAGE) for pages in (2, 3, 90))
-    for block in (huge, large, small):
-        pool.give(block)
-    assert pool.take(PAGE + 1) is small
-    assert pool.take(PAGE + 1) is large
-    other = pool.take(PAGE + 1)
-    assert other is not huge
-    assert other.nbytes == 2 * PAGE
-    pool.close()
-
-
 def test_blocks_that_were_lent_when_the_process_forked_are_not_reused() -> None:
     """The forked copy may read the results in them."""
     pool = BlockPool()

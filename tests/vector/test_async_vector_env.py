@@ -160,9 +160,10 @@ def test_episodes_are_those_of_step(
     assert any(any(row[2]) for own in history for row in own)
 
 
-@MODES
 @pytest.mark.parametrize("n_workers", first_of([2, None]))
-@pytest.mark.parametrize("source", [Nested, Teller, Gated])
+@pytest.mark.parametrize(
+    ("source", "mode"), [(Nested, "NextStep"), (Teller, "SameStep"), (Gated, "SameStep")]
+)
 def test_spaces_and_infos_of_all_kinds(
     make: Callable[..., Any], source: Any, mode: str, n_workers: int | None
 ) -> None:
@@ -228,8 +229,7 @@ def test_the_first_that_are_ready_are_received(make: Callable[..., Any], tmp_pat
         envs.send([0, 0], ids)
 
 
-@MODES
-@pytest.mark.parametrize("how", ["between", "in"])
+@pytest.mark.parametrize(("how", "mode"), [("between", "NextStep"), ("in", "SameStep")])
 def test_a_process_that_dies(make: Callable[..., Any], mode: str, how: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     source = "CartPole-v1" if how == "between" else partial(_gated_with_states, gate)

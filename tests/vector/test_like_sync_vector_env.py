@@ -184,47 +184,6 @@ def test_a_state_that_is_set_as_a_tuple(count: int) -> None:
 # Spaces
 
 
-class Directions(gymnasium.Space):
-    """A space of the user's own that has a shape."""
-
-    def __init__(self) -> None:
-        super().__init__((3,), np.float32)
-
-    def sample(self, *_: Any, **__: Any) -> Any:
-        return self.np_random.random(3).astype(np.float32)
-
-    def contains(self, x: Any) -> bool:
-        return np.shape(x) == (3,)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Directions)
-
-    __hash__ = None
-
-
-class Compass(Echo):
-    """Observes its last action."""
-
-    observation_space = action_space = Directions()
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.ones(3, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        return action, 0.0, False, False, {}
-
-
-def test_a_space_of_the_users_own() -> None:
-    theirs, ours = SyncVectorEnv([Compass] * 2), make_vec(Compass, 2)
-    theirs.action_space.seed(0)
-    assert same(theirs.reset(), ours.reset())
-    for _ in range(2):
-        actions = theirs.action_space.sample()
-        assert same(theirs.step(actions), ours.step(actions))
-    assert type(ours.reset()[0]) is type(theirs.reset()[0]) is tuple
-
-
 class Lists(Echo):
     """Observes a list where its space has tuples."""
 

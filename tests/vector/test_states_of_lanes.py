@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from usual import first_of
 
 import plangym_like
 from plangym_like.batch.simulator import Simulator
@@ -25,7 +26,7 @@ FORMS = {
     "FrozenLake-v1": SequentialLanes,
 }
 SEEDS = [3, 4, 99]
-VECTORISE = pytest.mark.parametrize("vectorise", [True, False])
+VECTORISE = pytest.mark.parametrize("vectorise", first_of([True, False]))
 
 
 @pytest.fixture(autouse=True)

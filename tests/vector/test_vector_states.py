@@ -12,6 +12,7 @@ import pytest
 from playing import closing_all
 from small_envs import Nested
 from test_make_vec import HAS_BOX2D, same
+from usual import first_of
 
 import plangym_like
 from plangym_like.envs.mujoco.env import MujocoSimulator
@@ -27,7 +28,15 @@ SOURCES = [
     "Hopper-v5",
     *(["LunarLander-v3"] if HAS_BOX2D else []),
 ]
-WORKERS = pytest.mark.parametrize("n_workers", [None, 2])
+WORKERS = pytest.mark.parametrize("n_workers", first_of([2, None]))
+IN_TURN = pytest.mark.parametrize(
+    ("source", "n_workers"),
+    [
+        pytest.param(source, n_workers, marks=() if number % 2 == place else pytest.mark.full)
+        for number, source in enumerate(SOURCES)
+        for place, n_workers in enumerate([None, 2])
+    ],
+)
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
 
 
@@ -44,8 +53,7 @@ def make() -> Iterator[Callable[..., Any]]:
         yield make_one
 
 
-@WORKERS
-@pytest.mark.parametrize("source", SOURCES)
+@IN_TURN
 def test_the_rows_are_those_of_make(
     make: Callable[..., Any], source: str, n_workers: int | None
 ) -> None:
@@ -106,8 +114,7 @@ def test_an_episode_that_was_followed_by_another_has_not_ended(
     assert envs.ended.tolist() == (over & (mode == "NextStep")).tolist()
 
 
-@WORKERS
-@pytest.mark.parametrize("source", SOURCES)
+@IN_TURN
 def test_seeds_make_environments_diverge(
     make: Callable[..., Any], source: str, n_workers: int | None
 ) -> None:

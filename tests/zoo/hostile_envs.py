@@ -19,7 +19,6 @@ import numpy as np
 from gymnasium import spaces
 
 EARLY, LATE = 1, 30
-MODULE = {"count": 0}
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -152,18 +151,6 @@ class Closure(Walk):
         return self.count()
 
 
-class InSpaces(Walk):
-    """Counts on its action space, which snapshots take for configuration."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = spaces.Discrete(3)
-
-    def extra(self, action: int) -> float:
-        self.action_space.count = getattr(self.action_space, "count", 0) + 1
-        return self.action_space.count % 7 / 7
-
-
 # Randomness
 
 
@@ -184,15 +171,6 @@ class OwnRandom(Walk):
         return self.own.random() + self.other.random()
 
 
-class SharedGenerator(Walk):
-    """All copies draw from one generator of the module."""
-
-    generator = np.random.default_rng(0)
-
-    def extra(self, action: int) -> float:
-        return float(self.generator.random())
-
-
 # Clocks, addresses, hashes
 
 
@@ -204,25 +182,6 @@ class WallClock(Walk):
 class ClockInInfo(Walk):
     def tell(self) -> dict[str, Any]:
         return {"seconds": time.perf_counter()}
-
-
-class Thing:
-    """Hashed by its address."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class IdentitySet(Walk):
-    """Iterates over a set whose order follows from addresses."""
-
-    def begin(self) -> None:
-        self.things = {Thing(number) for number in range(9)}
-
-    def extra(self, action: int) -> float:
-        for place, thing in enumerate(self.things):
-            thing.number += place
-        return float(next(iter(self.things)).number)
 
 
 class StringSet(Walk):
@@ -311,8 +270,8 @@ def late(kind: type[Walk]) -> type[Walk]:
 
 
 _SUDDEN: tuple[type[Walk], ...] = (
-    *(ClassCounter, Closure, InSpaces, NumpyGlobal, SharedGenerator),
-    *(WallClock, IdentitySet, StringSet, ForgetsItself, NoObservation),
+    *(ClassCounter, Closure, NumpyGlobal, WallClock),
+    *(StringSet, ForgetsItself, NoObservation),
 )
 # Workers find these classes by name.
 globals().update({kind.__name__: kind for kind in map(late, _SUDDEN)})

@@ -9,8 +9,6 @@ import gymnasium
 import numpy as np
 from gymnasium import wrappers
 
-MODULE = {"count": 0}
-
 
 class _Extra(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Adds what `extra` returns to each reward."""
@@ -116,30 +114,7 @@ def nonlocal_counter(env: Any) -> Any:
     return wrappers.TransformReward(env, change)
 
 
-def method_counter(env: Any) -> Any:
-    """A bound method whose object counts."""
-
-    class Counter:
-        total = 0
-
-        def change(self, reward: Any) -> float:
-            self.total += 1
-            return float(reward) + self.total % 7 / 7
-
-    return wrappers.TransformReward(env, Counter().change)
-
-
-def scaled_reward(env: Any) -> Any:
-    """Nothing is wrong with this one."""
-    return wrappers.TransformReward(env, lambda reward: 2.0 * float(reward))
-
-
-def sticky(env: Any) -> Any:
-    return wrappers.StickyAction(env, 0.5)
-
-
 WRAPPERS: tuple[Callable[[Any], Any], ...] = (
     *(OwnCounter, CountsOnBase, ClassCounter, SamplesAction, NumpyGlobal, OwnGenerator),
-    *(ChangesAction, PersistentInfo, nonlocal_counter, method_counter, scaled_reward, sticky),
-    *(wrappers.NormalizeReward, wrappers.RecordEpisodeStatistics),
+    *(ChangesAction, PersistentInfo, nonlocal_counter),
 )

@@ -17,7 +17,7 @@ from plangym_like.batchers.episodes.trajectories import (
     masked_dicttensor,
     masked_tensor,
 )
-from plangym_like.batchers.workers.backend import Workers
+from plangym_like.batchers.workers.group import Workers
 
 __all__ = [
     "Agent",

@@ -27,8 +27,8 @@ from plangym_like.batchers.episodes.trajectories import (
     has_tensors,
 )
 from plangym_like.batchers.trees import as_tensors, clone_tree
-from plangym_like.batchers.workers.backend import Workers
-from plangym_like.batchers.workers.group import Closable, Job, WorkerGroup
+from plangym_like.batchers.workers.group import Closable, Job, Workers
+from plangym_like.batchers.workers.remote import start_workers
 from plangym_like.errors import InputError, WorkerTimeoutError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
@@ -75,7 +75,7 @@ class BackgroundBatcher(Closable):
             self._n_timesteps,
             self._endless,
         )
-        self._workers = WorkerGroup(
+        self._workers = start_workers(
             partial(EpisodeWorker, plan),
             len(plan.seeds),
             n_threads,
@@ -198,11 +198,14 @@ class BackgroundBatcher(Closable):
                 break
             is_late = deadline is not None and time.monotonic() >= deadline
             if timeout is not None and is_late and self._playing:
-                groups = [f"{g} ({self._workers.describe(g)})" for g in sorted(self._playing)]
+                hosts = self._workers.num_workers
+                groups = [
+                    f"{g} ({self._workers.describe(g % hosts)})" for g in sorted(self._playing)
+                ]
                 raise WorkerTimeoutError(
                     f"not done after {timeout:g} s: groups {', '.join(groups)}. Nothing is lost; "
                     "get() may be called again, and a worker counts as hung after "
-                    f"{self._workers.timeout:g} s without a step"
+                    f"{self._workers.options.timeout:g} s without a step"
                 )
         return not self._playing
 
@@ -231,8 +234,8 @@ class BackgroundBatcher(Closable):
             )
         self._n_envs = n_envs
 
-    def _close(self) -> None:
-        self._workers.close()
+    def _close(self, timeout: float) -> None:
+        self._workers.close(timeout)
 
 
 class EpisodeBatcher(BackgroundBatcher):

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from plangym_like.batchers.episodes.trajectories import DictTensor, has_tensors
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import as_actions, as_named, tensor_layout
+from plangym_like.batchers.trees import as_named, fitting, tensor_layout
 from plangym_like.errors import ActionError, InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
@@ -79,14 +79,6 @@ class VecEnv:
         """
         raise NotImplementedError
 
-    def stop_from(self, n: int) -> bool:
-        """Stop environment `n` and all after it, if possible; return whether they were stopped.
-
-        Batchers call this method right after `reset` if there are more environments than episodes
-        to play. If the environments cannot be stopped, the results of the excess ones are ignored.
-        """
-        return False
-
     def close(self) -> None:
         """Close the environments."""
 
@@ -123,7 +115,7 @@ class GymEnv(VecEnv):
         How many environments to make from a callable or an id.
     seed : int
         Environments are seeded when they are first reset, each with a seed of its own that is drawn
-        from `seed`. They are seeded again only after episodes that began in given states.
+        from `seed`. They are seeded again only by episodes that begin in given states.
 
     Raises
     ------
@@ -221,10 +213,6 @@ class GymEnv(VecEnv):
         fields = _observation(outcome.obs, outcome.reward, flags, actions)
         return fields if everyone else fields[torch.from_numpy(running)]
 
-    def stop_from(self, n: int) -> bool:
-        self._running = self._running[self._running < n]
-        return True
-
     def close(self) -> None:
         self._lanes.close()
 
@@ -272,9 +260,6 @@ class GymInfEnv(GymEnv):
         following[rows] = self._first(obs)[rows]
         return (outcome, everyone), (following, everyone)
 
-    def stop_from(self, n: int) -> bool:
-        return False
-
 
 def _lanes_of(envs: Sequence[Any] | EnvSource, num_envs: int | None) -> Lanes:
     if num_envs is not None:
@@ -312,7 +297,7 @@ def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:
         return type(layout)(*inner) if hasattr(layout, "_fields") else tuple(inner)
     if not isinstance(value, torch.Tensor):
         raise ActionError(f"{place!r} must be a tensor, got {type(value).__name__}")
-    actions = as_actions(value, (n_rows, *layout.shape), layout.dtype, repr(place))
+    actions = fitting(value, (n_rows, *layout.shape), layout.dtype, repr(place))
     # A copy, since an environment may change its action, but the recorded action must not change.
     return actions.numpy().copy()
 

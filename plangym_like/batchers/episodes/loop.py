@@ -1,4 +1,4 @@
-"""`Agent`: chooses actions; `EpisodeLoop`: steps one `VecEnv` with it, in an `EpisodeWorker`."""
+"""`Agent`: chooses actions; `EpisodeWorker`: steps a `VecEnv` with one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from plangym_like.batchers.episodes.envs import VecEnv
 from plangym_like.batchers.episodes.trajectories import DictTensor, Steps, Trajectories, has_tensors
 from plangym_like.batchers.randomness import RandomStreams, seed_groups
 from plangym_like.batchers.trees import as_arrays, named_leaves
-from plangym_like.batchers.workers.backend import GroupContext
+from plangym_like.batchers.workers.hosted import GroupContext
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import take, tree_map
@@ -169,8 +168,8 @@ class EpisodeArgs(NamedTuple):
                 raise InputError(f"{name} has {len(part)} rows for {num_rows} {what}")
 
 
-# How many steps a record has room for at first, if their number is not known.
-_FEWEST_STEPS = 32
+# The names that lead to a field of a step.
+Path = tuple[str, ...]
 
 
 class StepRecord:
@@ -178,225 +177,81 @@ class StepRecord:
 
     Parameters
     ----------
-    first : mapping of str to tensor or mapping
-        The fields of the first step: tensors ``(n, ...)``, on any device.
     n_envs : int
-    num_steps : int
-        The expected number of steps; 0 if it is not known.
 
     Attributes
     ----------
-    tensors : dict of str to Tensor or dict
-        CPU tensors ``(T, n_envs, ...)`` with room for T steps; rows never written hold any values.
     num_steps : int
         The number of steps so far.
     """
 
-    def __init__(self, first: Any, n_envs: int, num_steps: int) -> None:
+    def __init__(self, n_envs: int) -> None:
         self.num_steps = 0
         self._n_envs = n_envs
-        self._use(_columns(first, num_steps or _FEWEST_STEPS, n_envs))
-
-    def _use(self, tensors: Any) -> None:
-        self.tensors = tensors
-        self._columns = dict(named_leaves(tensors))
+        self._lanes: list[torch.Tensor] = []
+        self._form: dict[Path, Any] = {}
+        self._values: dict[Path, list[torch.Tensor]] = {}
 
     def append(self, lanes: torch.Tensor, step: Any) -> None:
-        """Write the fields ``(n, ...)`` of the environments `lanes`, an int64 tensor ``(n,)``.
+        """Add the fields ``(n, ...)`` of the environments `lanes`, an int64 tensor ``(n,)``.
 
         Raises
         ------
         InputError
             A field is missing or new, or its shape or dtype differs from the first step's.
         """
-        t, everyone = self.num_steps, len(lanes) == self._n_envs
-        if any(t == len(column) for column in self._columns.values()):
-            self._use(tree_map(lambda old: torch.cat([old, torch.empty_like(old)]), self.tensors))
-        num_written = 0
-        for path, value in named_leaves(step):
-            column = self._columns.get(path)
-            if (
-                column is None
-                or value.dtype is not column.dtype
-                or value.shape[1:] != column.shape[2:]
-                or value.shape[0] != len(lanes)
-            ):
-                raise _changed(path, value, column, len(lanes))
-            if everyone:
-                column[t] = value.detach()
-            else:
-                column[t].index_copy_(0, lanes, value.detach().cpu())
-            num_written += 1
-        if num_written != len(self._columns):
-            written = {path for path, _ in named_leaves(step)}
-            missing = sorted("/".join(path) for path in self._columns.keys() - written)
-            raise InputError(f"fields of the first step are missing: {missing}")
+        fields = dict(named_leaves(step))
+        form = {
+            path: (value.dtype, value.shape[1:] if len(value) == len(lanes) else value.shape)
+            for path, value in fields.items()
+        }
+        if not self.num_steps:
+            self._form, self._values = form, {path: [] for path in form}
+        elif form != self._form:
+            raise _changed(self._form, form)
+        for path, value in fields.items():
+            # Copied, since the agent may change its tensors.
+            self._values[path].append(value.detach().cpu().clone())
+        self._lanes.append(lanes)
         self.num_steps += 1
 
+    def tensors(self) -> dict[str, Any]:
+        """Return a tree of tensors ``(T, n_envs, ...)``, with zeros where an environment waited."""
+        lanes = torch.cat(self._lanes)
+        counts = torch.tensor([len(each) for each in self._lanes])
+        times = torch.arange(self.num_steps).repeat_interleave(counts)
+        tree: dict[str, Any] = {}
+        for path, values in self._values.items():
+            joined = torch.cat(values)
+            shape = (self.num_steps, self._n_envs, *joined.shape[1:])
+            if len(lanes) == self.num_steps * self._n_envs:
+                column = joined.view(shape)
+            else:
+                column = joined.new_zeros(shape)
+                column[times, lanes] = joined
+            inner = tree
+            for key in path[:-1]:
+                inner = inner.setdefault(key, {})
+            inner[path[-1]] = column
+        return tree
 
-def _columns(fields: Any, num_steps: int, n_envs: int) -> Any:
-    if isinstance(fields, torch.Tensor):
-        return torch.empty((num_steps, n_envs, *fields.shape[1:]), dtype=fields.dtype)
-    return {key: _columns(value, num_steps, n_envs) for key, value in fields.items()}
 
+def _changed(first: dict[Path, Any], now: dict[Path, Any]) -> InputError:
+    def told(form: dict[Path, Any], path: Path) -> str:
+        if path not in form:
+            return "missing"
+        dtype, shape = form[path]
+        return f"{dtype} of shape {tuple(shape)}"
 
-def _changed(
-    path: tuple[str, ...], value: torch.Tensor, column: torch.Tensor | None, num_lanes: int
-) -> InputError:
-    name = "/".join(path)
-    if column is None:
-        return InputError(
-            f"{name!r} was not in the first step; all steps must have the same fields"
-        )
+    found = [
+        f"{'/'.join(path)!r} is {told(now, path)} and was {told(first, path)}"
+        for path in first | now
+        if now.get(path) != first.get(path)
+    ]
     return InputError(
-        f"{name!r} is {value.dtype} of shape {tuple(value.shape)}; as in the first step it must be "
-        f"{column.dtype} of shape {(num_lanes, *column.shape[2:])}: a row per running environment"
+        f"a step differs from the first step: {', '.join(found)}. All steps must have the same "
+        "fields, each with one row per running environment"
     )
-
-
-class EpisodeLoop:
-    """Steps environments with one agent. Their episodes start together and end one by one.
-
-    Parameters
-    ----------
-    env : VecEnv
-    agent : callable
-        See `Agent`.
-    """
-
-    def __init__(self, env: VecEnv, agent: Any) -> None:
-        self.env = env
-        self.agent = agent
-        self.n_envs = env.n_envs()
-        self._wants_history = bool(getattr(agent, "require_history", lambda: False)())
-        self._observation = DictTensor()
-        self._running = torch.empty(0, dtype=torch.int64)
-        self._state: DictTensor | None = None
-        self._agent_info: DictTensor | None = None
-
-    @property
-    def running(self) -> NDArray[np.int64]:
-        """The environments whose episodes have not ended, in ascending order."""
-        return self._running.numpy()
-
-    def start(self, n: int, args: EpisodeArgs) -> None:
-        """Start an episode in each of the first `n` environments; `args` has one row for each."""
-        self._state = None
-        # The environments after the first n get the arguments of environment n - 1.
-        everyone = args.rows(torch.arange(self.n_envs).clamp(max=n - 1))
-        states = {} if everyone.states is None else {"states": everyone.states}
-        self._observation, self._running = self.env.reset(everyone.env_info, **states)
-        self._agent_info = everyone.agent_info
-        if n < len(self._running) and self.env.stop_from(n):
-            self._keep(self._running < n)
-
-    def _keep(self, rows: torch.Tensor) -> None:
-        """Keep only the running environments that `rows` selects."""
-        self._running = self._running[rows]
-        self._observation = _rows(self._observation, rows)
-        if self._agent_info is not None:
-            self._agent_info = _rows(self._agent_info, rows)
-
-    def inform(self, agent_info: DictTensor) -> None:
-        """Use `agent_info` from the next step on; it has one row for each running environment."""
-        self._agent_info = agent_info
-
-    def play(self, n: int, num_steps: int | None, beat: Callable[[], object]) -> Steps | None:
-        """Step until none of the first `n` environments is running, or `num_steps` times.
-
-        Parameters
-        ----------
-        n : int
-        num_steps : int, optional
-        beat : callable
-            Called at every step.
-
-        Returns
-        -------
-        Steps or None
-            The steps of the environments that were running, with their indices as rows; ``None``
-            if none of the first `n` was running. The agent's history begins with these steps.
-        """
-        record: StepRecord | None = None
-        lengths = np.zeros(self.n_envs, np.int64)
-        t = 0
-        while (self.running < n).any() and t != num_steps:
-            beat()
-            lengths[self.running] += 1
-            record = self._step(record, num_steps or 0)
-            t += 1
-        if record is None:
-            return None
-        (lanes,) = torch.from_numpy(lengths[:n]).nonzero(as_tuple=True)
-        every = len(lanes) == self.n_envs
-        tensors = take(record.tensors, slice(0, t) if every else (slice(0, t), lanes))
-        return Steps(lanes, torch.from_numpy(lengths)[lanes], tensors)
-
-    def _step(self, record: StepRecord | None, num_steps: int) -> StepRecord:
-        """Step the running environments, and write the results to `record`.
-
-        Return the record, which is made by the first step; `num_steps` steps are expected.
-        """
-        answer = self._ask(record)
-        _, action, new_state = answer
-        (outcome, was_running), (observation, still_running) = self.env.step(action)
-        fields = self._fields(answer, outcome)
-        if record is None:
-            record = StepRecord(fields, self.n_envs, num_steps)
-        record.append(was_running, fields)
-        self._state = new_state
-        if len(still_running) < len(was_running):
-            keep = torch.isin(was_running, still_running)
-            self._state = _rows(new_state, keep)
-            if self._agent_info is not None:
-                self._agent_info = _rows(self._agent_info, keep)
-        self._observation, self._running = observation, still_running
-        return record
-
-    def _ask(self, history: StepRecord | None) -> tuple[DictTensor, DictTensor, DictTensor]:
-        """Return the agent's output for the current observation."""
-        known = self._history_of_running(history) if self._wants_history else None
-        answer = self.agent(self._state, self._observation, self._agent_info, history=known)
-        return _checked(answer, len(self._running), type(self.agent).__name__)
-
-    def _history_of_running(self, history: StepRecord | None) -> Trajectories | None:
-        if history is None:
-            return None
-        n, steps = history.num_steps, history.tensors
-        batch_first = tree_map(lambda tensor: tensor[:n, self._running].transpose(0, 1), steps)
-        size = [len(self._running), n]
-        return Trajectories(TensorDict(batch_first, batch_size=size), torch.full(size[:1], n))
-
-    def _fields(
-        self, answer: tuple[DictTensor, DictTensor, DictTensor], outcome: DictTensor
-    ) -> dict[str, Any]:
-        """Return the fields of one step.
-
-        The names of the fields that hold the results of the action (the agent's new state and the
-        outcome) begin with ``_``.
-        """
-        agent_state, action, new_state = answer
-        record: dict[str, Any] = {}
-        for prefix, parts in (
-            ("", (self._observation, agent_state, action)),
-            ("_", (new_state, outcome)),
-        ):
-            for key, value in (pair for part in parts for pair in part.items()):
-                name = prefix + key
-                if name in record:
-                    raise InputError(
-                        f"two fields of a step are called {name!r}; observations, agent states "
-                        "and the fields of an agent's action need different names"
-                    )
-                record[name] = value
-        return record
-
-    def close(self) -> None:
-        """Close the agent and the environments."""
-        try:
-            getattr(self.agent, "close", lambda: None)()
-        finally:
-            self.env.close()
 
 
 def _rows(fields: DictTensor, keep: torch.Tensor) -> DictTensor:
@@ -455,7 +310,9 @@ class Played(NamedTuple):
 
 
 class EpisodeWorker:
-    """Plays the episodes of one group.
+    """Steps the environments of one group with one agent.
+
+    Their episodes start together and end one by one.
 
     Parameters
     ----------
@@ -470,7 +327,9 @@ class EpisodeWorker:
         self._version = -1
         (noise, _), *_ = seed_groups(plan.seeds[context.group], [0])
         with RandomStreams(noise).in_place():
-            env = plan.create_env(**{**plan.env_args, "seed": plan.seeds[context.group]})
+            self._env = env = plan.create_env(
+                **{**plan.env_args, "seed": plan.seeds[context.group]}
+            )
         if not isinstance(env, VecEnv):
             raise InputError(f"create_env must return a VecEnv, got a {type(env).__name__}")
         if env.endless and not plan.endless:
@@ -481,38 +340,67 @@ class EpisodeWorker:
         # All groups begin with the same agent, but then each draws its own random numbers.
         (common, _), *_ = seed_groups(plan.seeds[0], [0])
         with RandomStreams(common).in_place():
-            self._loop = EpisodeLoop(env, plan.create_agent(**plan.agent_args))
-        first = context.group * self._loop.n_envs
+            self._agent = plan.create_agent(**plan.agent_args)
+        self._wants_history = bool(getattr(self._agent, "require_history", lambda: False)())
+        self._n_envs = env.n_envs()
+        first = context.group * self._n_envs
         # The rows of this group among the rows of all groups, in a `Batcher`.
-        self._rows = slice(first, first + self._loop.n_envs)
+        self._rows = slice(first, first + self._n_envs)
+        self._observation = DictTensor()
+        # The environments whose episodes have not ended, in ascending order.
+        self._running = torch.empty(0, dtype=torch.int64)
+        self._state: DictTensor | None = None
+        self._agent_info: DictTensor | None = None
+
+    # Jobs
 
     def count_envs(self) -> int:
         """Return how many environments the group has."""
-        return self._loop.n_envs
+        return self._n_envs
 
     def episodes(self, first_row: int, num: int, args: EpisodeArgs) -> Played:
         """Play `num` whole episodes, which fill the result from row `first_row` on."""
-        loop, steps = self._loop, []
+        steps = []
         with self._playing():
-            for begin in range(0, num, loop.n_envs):
-                n = min(loop.n_envs, num - begin)
-                loop.start(n, args.rows(slice(begin, begin + n)))
-                steps.append((first_row + begin, loop.play(n, None, self._context.beat)))
+            for begin in range(0, num, self._n_envs):
+                n = min(self._n_envs, num - begin)
+                self._start(n, args.rows(slice(begin, begin + n)))
+                steps.append((first_row + begin, self._play(n, None)))
         return self._played(steps)
 
     def reset(self, args: EpisodeArgs) -> None:
         """Start an episode in each of the group's lanes; `args` has rows for all groups' lanes."""
         with self._streams.in_place(), torch.no_grad():
-            self._loop.start(self._loop.n_envs, args.rows(self._rows))
+            self._start(self._n_envs, args.rows(self._rows))
 
     def chunk(self, agent_info: DictTensor | None) -> Played:
         """Step the running lanes `n_timesteps` times; `agent_info` has rows for all groups."""
-        loop = self._loop
         with self._playing():
             if agent_info is not None:
-                loop.inform(agent_info[self._rows][torch.as_tensor(loop.running)])
-            steps = loop.play(loop.n_envs, self._plan.n_timesteps, self._context.beat)
+                self._agent_info = agent_info[self._rows][self._running]
+            steps = self._play(self._n_envs, self._plan.n_timesteps)
         return self._played([(self._rows.start, steps)])
+
+    def update(self, content: Any) -> None:
+        """Pass what is not a mapping of tensors to the agent's `update`."""
+        self._load()  # published before, so it must not replace `content` later
+        with self._streams.in_place():
+            self._agent.update(content)
+
+    def close(self) -> None:
+        """Close the agent and the environments."""
+        try:
+            getattr(self._agent, "close", lambda: None)()
+        finally:
+            self._env.close()
+
+    def _played(self, parts: Sequence[tuple[int, Steps | None]]) -> Played:
+        steps = [
+            as_arrays(part._replace(rows=first + part.rows))
+            for first, part in parts
+            if part is not None
+        ]
+        return Played(self._n_envs, len(self._running), steps)
 
     @contextmanager
     def _playing(self) -> Iterator[None]:
@@ -540,24 +428,90 @@ class EpisodeWorker:
         if newer is not None:
             version, content = newer
             with self._streams.in_place():
-                self._loop.agent.update(content)
+                self._agent.update(content)
             # Set last, so that an update that was interrupted by Ctrl-C is repeated.
             self._version = version
 
-    def update(self, content: Any) -> None:
-        """Pass what is not a mapping of tensors to the agent's `update`."""
-        self._load()  # published before, so it must not replace `content` later
-        with self._streams.in_place():
-            self._loop.agent.update(content)
+    # Steps
 
-    def _played(self, parts: Sequence[tuple[int, Steps | None]]) -> Played:
-        steps = [
-            as_arrays(part._replace(rows=first + part.rows))
-            for first, part in parts
-            if part is not None
-        ]
-        return Played(self._loop.n_envs, len(self._loop.running), steps)
+    def _start(self, n: int, args: EpisodeArgs) -> None:
+        """Start an episode in each of the first `n` environments; `args` has one row for each."""
+        self._state = None
+        # The environments after the first n get the arguments of environment n - 1.
+        everyone = args.rows(torch.arange(self._n_envs).clamp(max=n - 1))
+        states = {} if everyone.states is None else {"states": everyone.states}
+        self._observation, self._running = self._env.reset(everyone.env_info, **states)
+        self._agent_info = everyone.agent_info
 
-    def close(self) -> None:
-        """Close the agent and the environments."""
-        self._loop.close()
+    def _play(self, n: int, num_steps: int | None) -> Steps | None:
+        """Step until none of the first `n` environments is running, or `num_steps` times.
+
+        Returns
+        -------
+        Steps or None
+            The steps of the environments that were running, with their indices as rows; ``None``
+            if none of the first `n` was running. The agent's history begins with these steps.
+        """
+        record = StepRecord(self._n_envs)
+        lengths = np.zeros(self._n_envs, np.int64)
+        while (self._running.numpy() < n).any() and record.num_steps != num_steps:
+            self._context.beat()
+            lengths[self._running.numpy()] += 1
+            self._step(record)
+        if not record.num_steps:
+            return None
+        (lanes,) = torch.from_numpy(lengths[:n]).nonzero(as_tuple=True)
+        tensors = record.tensors()
+        if len(lanes) < self._n_envs:
+            tensors = take(tensors, (slice(None), lanes))
+        return Steps(lanes, torch.from_numpy(lengths)[lanes], tensors)
+
+    def _step(self, record: StepRecord) -> None:
+        """Step the running environments, and add the results to `record`."""
+        answer = self._ask(record)
+        _, action, new_state = answer
+        (outcome, was_running), (observation, still_running) = self._env.step(action)
+        record.append(was_running, self._fields(answer, outcome))
+        self._state = new_state
+        if len(still_running) < len(was_running):
+            keep = torch.isin(was_running, still_running)
+            self._state = _rows(new_state, keep)
+            if self._agent_info is not None:
+                self._agent_info = _rows(self._agent_info, keep)
+        self._observation, self._running = observation, still_running
+
+    def _ask(self, record: StepRecord) -> tuple[DictTensor, DictTensor, DictTensor]:
+        """Return the agent's output for the current observation."""
+        history = None
+        if self._wants_history and record.num_steps:
+            steps = take(record.tensors(), (slice(None), self._running))
+            size = [len(self._running), record.num_steps]
+            batch_first = tree_map(lambda tensor: tensor.transpose(0, 1), steps)
+            known = TensorDict(batch_first, batch_size=size)
+            history = Trajectories(known, torch.full(size[:1], record.num_steps))
+        answer = self._agent(self._state, self._observation, self._agent_info, history=history)
+        return _checked(answer, len(self._running), type(self._agent).__name__)
+
+    def _fields(
+        self, answer: tuple[DictTensor, DictTensor, DictTensor], outcome: DictTensor
+    ) -> dict[str, Any]:
+        """Return the fields of one step.
+
+        The names of the fields that hold the results of the action (the agent's new state and the
+        outcome) begin with ``_``.
+        """
+        agent_state, action, new_state = answer
+        record: dict[str, Any] = {}
+        for prefix, parts in (
+            ("", (self._observation, agent_state, action)),
+            ("_", (new_state, outcome)),
+        ):
+            for key, value in (pair for part in parts for pair in part.items()):
+                name = prefix + key
+                if name in record:
+                    raise InputError(
+                        f"two fields of a step are called {name!r}; observations, agent states "
+                        "and the fields of an agent's action need different names"
+                    )
+                record[name] = value
+        return record

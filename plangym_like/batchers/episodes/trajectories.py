@@ -123,20 +123,18 @@ def _field(value: Any) -> Any:
 
 def _rows(fields: Mapping[str, Any]) -> list[int]:
     """Return the batch size of `fields`: ``[B]``, or ``[]`` if they hold no tensors."""
-    counts = {key: field.shape[0] if field.ndim else None for key, field in fields.items()}
     # A part without tensors has no number of rows.
-    for key, field in fields.items():
-        if isinstance(field, TensorDict) and not has_tensors(field):
-            del counts[key]
-    for key, count in counts.items():
-        if count is None:
-            raise InputError(
-                f"{key!r} has no dimensions, so it has no rows; the first dimension of every "
-                "tensor is the number of environments"
-            )
-    if len(set(counts.values())) > 1:
-        raise InputError(f"the tensors have different numbers of rows: {counts}")
-    return list(set(counts.values()))  # type: ignore[arg-type]
+    counts = {
+        key: int(field.shape[0]) if field.ndim else None
+        for key, field in fields.items()
+        if not isinstance(field, TensorDict) or has_tensors(field)
+    }
+    if None in counts.values() or len(set(counts.values())) > 1:
+        raise InputError(
+            "the first dimension of every tensor is the number of environments, but the tensors "
+            f"have different numbers of rows: {counts}"
+        )
+    return [count for count in set(counts.values()) if count is not None]
 
 
 class Trajectories:

@@ -11,7 +11,7 @@ Each returns an iterator of `Fragment` that is also a context manager. Actors ar
 from plangym_like.batchers.randomness import multinomial
 from plangym_like.batchers.rollout.actor import BaseActorModule, evaluate
 from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
-from plangym_like.batchers.workers.backend import Workers
+from plangym_like.batchers.workers.group import Workers
 
 __all__ = [
     "BaseActorModule",

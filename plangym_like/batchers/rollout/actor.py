@@ -14,7 +14,7 @@ from plangym_like.batchers.stepping import EpisodeLanes, Outcome
 from plangym_like.batchers.trees import (
     as_arrays,
     as_tensors,
-    copy_actions,
+    copy_fitting,
     empty,
     tensor_layout,
     to_device,
@@ -187,7 +187,7 @@ def evaluate(
         # Copies, since the actor may return views of its inputs, which are overwritten here.
         inputs = tree_map(torch.clone, (given[0], act, *given[1:]))
         answer, hx, _ = actor.step(*to_device(inputs, device or "cpu"), hx=hx)
-        copy_actions(act, answer)
+        copy_fitting(act, answer, "the actor's actions")
         outcome.reward.fill(0.0)
         episodes.step(actions, outcome)
         rewards.append(outcome.reward.copy())

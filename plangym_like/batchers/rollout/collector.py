@@ -6,16 +6,15 @@ import abc
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.randomness import GroupSeed, RandomStreams, without_trace
+from plangym_like.batchers.randomness import GroupSeed, RandomStreams
 from plangym_like.batchers.rollout.actor import BaseActorModule
 from plangym_like.batchers.rollout.fragment import (
-    Columns,
     Final,
     Fragment,
     FragmentBuffer,
@@ -32,7 +31,6 @@ from plangym_like.batchers.trees import (
     as_arrays,
     as_tensors,
     clone_tree,
-    copy_actions,
     copy_fitting,
     copy_to,
     empty,
@@ -40,8 +38,8 @@ from plangym_like.batchers.trees import (
     to_device,
 )
 from plangym_like.batchers.weights import ActorWeights, load_weights
-from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.batchers.workers.group import Closable
+from plangym_like.batchers.workers.hosted import GroupContext
 from plangym_like.errors import InputError
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
@@ -49,38 +47,6 @@ from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
 
 _NO_LANES: NDArray[np.intp] = np.empty(0, np.intp)
-
-
-class Collected(NamedTuple):
-    """A group's part of a fragment.
-
-    Attributes
-    ----------
-    memory : dict of tree of Tensor, or of array
-        The fields of a `Fragment`: ``obs`` and the other ``steps``, ``before``, ``hx``,
-        ``bootstrap`` and ``final``.
-    infos : dict
-        See `InfoColumns`.
-    version : int
-        The version of the actor's weights.
-    """
-
-    memory: dict[str, Any]
-    infos: Columns
-    version: int
-
-
-class Ends(NamedTuple):
-    """Episodes that ended with step `t` in `lanes`: a part of a `Final`, not yet in tensors.
-
-    `value` is the critic's estimate for all lanes; ``None`` means zeros.
-    """
-
-    t: int
-    lanes: NDArray[np.intp]
-    obs: Any
-    value: torch.Tensor | None
-    hx: Any
 
 
 class Collector:
@@ -92,8 +58,8 @@ class Collector:
     actor : BaseActorModule
     options : FragmentOptions
     seed : GroupSeed, optional
-        ``seed.lanes`` holds one seed per environment, for its first reset. If episodes begin in
-        given states, the resets after these episodes are seeded from ``seed.words``.
+        ``seed.lanes`` holds one seed per environment, for its first reset. ``seed.words`` seed the
+        random generators of given states.
     streams : RandomStreams
         The random generators of the actor and the environments.
     states : StartStates, optional
@@ -129,14 +95,10 @@ class Collector:
         self._is_halfway = False
 
     def _prepare(self) -> FragmentBuffer:
-        """Begin the first episodes, call the actor to learn what it returns, and make the buffer.
-
-        The random generators that the actor draws from are set back.
-        """
-        with self._streams.in_place():
+        """Begin the first episodes, learn what the actor returns, and make the buffer."""
+        with self._streams.in_place(), torch.no_grad():
             obs = self._episodes.begin(self._lane_seeds, states=self._states)
-        self._place_at_beginnings(obs)
-        with self._streams.in_place(), without_trace(), torch.no_grad():
+            self._place_at_beginnings(obs)
             actor = self._probe_actor((self._obs, self._act, self._rew, self._fin))
         return FragmentBuffer(
             self._options.n_steps,
@@ -162,25 +124,9 @@ class Collector:
                 f"{type(self._actor).__name__} must return (actions, hx, info), the last a dict, "
                 f"got {_brief(answer)}"
             )
-        actions, self._hx, info = answer
+        _, self._hx, info = answer
         count = self.lanes.num_lanes
 
-        def check(leaf: Leaf, action: torch.Tensor) -> None:
-            if tuple(action.shape) != (1, count, *leaf.shape):
-                raise InputError(
-                    f"{type(self._actor).__name__}'s actions for 1 step of {count} lanes must have "
-                    f"the shape {(1, count, *leaf.shape)}, got {tuple(action.shape)}"
-                )
-
-        try:
-            tree_map(check, self.lanes.action_layout, actions)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"the actor's actions must be a tree of tensors like the action space "
-                f"{self.lanes.action_space}: {_brief(actions)}"
-            ) from error
         self._recurrent = bool(tree_leaves(self._hx))
         if self._recurrent:
             self._check_hx()
@@ -230,10 +176,10 @@ class Collector:
     def _on_device(self, tree: Any) -> Any:
         return tree if self._device is None else to_device(tree, self._device)
 
-    def collect(self, version: int) -> Collected:
+    def collect(self, version: int) -> Fragment:
         """Collect the next steps of all lanes; `version` is the version of the actor's weights.
 
-        The tensors of observations and steps are overwritten by the next call.
+        Tensors may be overwritten by the next call. In ``env`` are the `InfoColumns.columns`.
 
         If the last call was interrupted (for example by Ctrl-C), the states of the lanes are
         unknown, so all lanes begin new episodes.
@@ -254,59 +200,63 @@ class Collector:
                 if self._recurrent:
                     self._hx = self._reset_hx(slice(None), self._hx)
             self._is_halfway = True
-            infos = InfoColumns(self._options.n_steps, self.lanes.num_lanes)
-            memory = self._collect(self._buffer, infos)
+            fragment = self._collect(self._buffer, version)
             self._is_halfway = False
-        return Collected(memory, infos.columns, version)
+        return fragment
 
-    def _collect(self, buffer: FragmentBuffer, infos: InfoColumns) -> dict[str, Any]:
-        actor, episodes = self._actor, self._episodes
-        notes_infos = self._options.infos
+    def _collect(self, buffer: FragmentBuffer, version: int) -> Fragment:
+        actor, episodes, options = self._actor, self._episodes, self._options
+        infos = InfoColumns()
         copy_to(buffer.rows[0].obs, self._obs)
-        before = {"act": self._act, "rew": self._rew, "fin": self._fin}
-        act, rew, fin, hx = *before.values(), self._hx
+        before = Inputs(None, self._act, self._rew, self._fin)
+        _, act, rew, fin = before
+        hx = self._hx
         # The first has no episodes, but the shapes and dtypes.
-        finals = [self._ends(buffer, 0, _NO_LANES, hx)] if self._options.keep_final else []
+        finals = [self._final(buffer, 0, _NO_LANES, hx)] if options.keep_final else []
         episodes.running = previous = None
         for t, row in enumerate(buffer.rows):
             self._beat()
             answer, hx, info = self._ask(actor.step, (row.obs, act, rew, fin), hx)
             act, rew, fin = row.act, row.rew, row.fin
-            copy_actions(act, answer)
+            copy_fitting(act, answer, "the actor's actions")
             if info.keys() != row.actor.keys():
                 raise InputError(
                     f"the actor's info has the keys {list(info)} now, but had {list(row.actor)} in "
                     "its first output"
                 )
             for key, place in row.actor.items():
-                _copy(place, info[key], key)
+                copy_fitting(place, info[key], f"the actor's {key!r}", InputError)
             row.stepno[...] = episodes.timestep
             ended = episodes.step(row.actions, row.outcome, previous)
-            if notes_infos:
+            if options.infos:
                 self._note_infos(infos, t)
-            if len(ended) and self._options.keep_final:
-                finals.append(self._ends(buffer, t, ended, hx))
+            if len(ended) and options.keep_final:
+                finals.append(self._final(buffer, t, ended, hx))
             if len(ended) or episodes.running is not None:
                 hx = self._end_episodes(row, ended, hx)
             previous = row.outcome
         bootstrap = torch.zeros_like(_values(buffer)[:1])
         if "value" in buffer.steps["actor"]:
             value = self._ask(actor.value, (buffer.last_obs, act, rew, fin), hx)
-            _copy(bootstrap, value, "value")
+            copy_fitting(bootstrap, value, "the actor's 'value'", InputError)
         first_hx = self._hx
         # Copied, since the actor may have returned views of its inputs.
         self._hx = tree_map(torch.empty_like, first_hx)
-        _copy(self._hx, hx, "recurrent state")
+        copy_fitting(self._hx, hx, "the actor's recurrent states", InputError)
         self._obs = clone_tree(buffer.last_obs)
         self._act, self._rew, self._fin = clone_tree(act), rew.clone(), fin.clone()
-        return {
-            "obs": buffer.obs,
-            "steps": buffer.steps,
-            "before": before,
-            "hx": to_device(first_hx, "cpu"),
-            "bootstrap": bootstrap,
-            "final": _final_of(finals, _values(buffer)[0]) if finals else None,
-        }
+        count = self.lanes.num_lanes
+        return Fragment(
+            State(buffer.obs, *(buffer.steps[name] for name in State._fields[1:])),
+            actor=buffer.steps["actor"],
+            env=infos.columns(options.n_steps, count),
+            bootstrap=bootstrap,
+            hx=to_device(first_hx, "cpu"),
+            version=torch.full((count,), version),
+            before=before,
+            final=join_finals(finals) if finals else None,
+            sticky=options.sticky,
+        )
 
     def _end_episodes(self, row: StepViews, ended: NDArray[np.intp], hx: Any) -> Any:
         """Begin episodes in the lanes `ended`; return the recurrent state for the next step."""
@@ -319,14 +269,16 @@ class Collector:
             self._episodes.running = np.flatnonzero(~done)
         return hx
 
-    def _ends(self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any) -> Ends:
+    def _final(self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any) -> Final:
         """Return the last observations of `lanes`, whose episodes ended with step `t`."""
-        return Ends(
-            t,
-            lanes,
-            take(buffer.rows[t].outcome.obs, lanes),
-            self._final_value(buffer, t, lanes, hx),
-            tree_map(lambda state: state.cpu()[:, lanes], hx),
+        where = torch.from_numpy(lanes)
+        value = self._final_value(buffer, t, lanes, hx)
+        return Final(
+            torch.full((len(lanes),), t),
+            where,
+            take(buffer.obs, (t + 1, where)),
+            torch.zeros_like(_values(buffer)[0, : len(lanes)]) if value is None else value[where],
+            tree_map(lambda state: state.cpu()[:, where], hx),
         )
 
     def _final_value(
@@ -346,8 +298,7 @@ class Collector:
         obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
-        with without_trace():
-            value = self._ask(self._actor.value, inputs, hx)[0].cpu()
+        value = self._ask(self._actor.value, inputs, hx)[0].cpu()
         return torch.where(_aligned(torch.from_numpy(cut), value), value, torch.zeros_like(value))
 
     def _note_infos(self, columns: InfoColumns, t: int) -> None:
@@ -359,43 +310,6 @@ class Collector:
     def _reset_hx(self, lanes: Any, hx: Any) -> Any:
         fresh = self._actor.reset(lanes, hx)
         return hx if fresh is None else fresh
-
-
-def _final_of(ends: Sequence[Ends], like: torch.Tensor) -> Final:
-    """Return the `Final` of a fragment; `like` is a tensor of estimates ``(B, ...)``."""
-    counts = [len(each.lanes) for each in ends]
-    value = like.new_zeros((sum(counts), *like.shape[1:]))
-    for each, stop in zip(ends, np.cumsum(counts).tolist(), strict=True):
-        if each.value is not None:
-            value[stop - len(each.lanes) : stop] = each.value[each.lanes]
-    times = np.repeat(np.array([each.t for each in ends], np.int64), counts)
-    return Final(
-        t=torch.from_numpy(times),
-        lane=torch.from_numpy(np.concatenate([each.lanes for each in ends])),
-        obs=tree_map(
-            lambda *rows: torch.from_numpy(np.concatenate(rows)), *(each.obs for each in ends)
-        ),
-        value=value,
-        hx=tree_map(lambda *states: torch.cat(states, 1), *(each.hx for each in ends)),
-    )
-
-
-def _copy(rows: Any, value: Any, name: str) -> None:
-    """Copy an output of the actor into `rows`; it must have the form of the first output."""
-    if type(rows) is torch.Tensor:
-        if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
-            rows.copy_(value)
-        else:
-            copy_fitting(rows, value, f"the actor's {name!r}")
-        return
-    try:
-        tree_map(lambda part, leaf: copy_fitting(part, leaf, f"the actor's {name!r}"), rows, value)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"the actor's {name!r} differs in structure from its first output: {_brief(value)}"
-        ) from error
 
 
 def _values(buffer: FragmentBuffer) -> torch.Tensor:
@@ -433,9 +347,6 @@ class RolloutStats:
         Steps of all lanes in these fragments, including those of frozen lanes.
     version : int
         The number of times that the actor's weights have changed between two fragments.
-    discarded : int
-        Buffers discarded because they were filled with weights that were too old. A fragment of
-        `multi.rollout` consists of `n_per_batch` buffers.
     waited : float
         Seconds that the iterator spent waiting for fragments.
     """
@@ -443,7 +354,6 @@ class RolloutStats:
     batches: int = 0
     steps: int = 0
     version: int = 0
-    discarded: int = 0
     waited: float = 0.0
 
 
@@ -502,7 +412,7 @@ class RolloutIterator(Closable):
             fragment = self._next()
         except Exception as error:
             self._end = f"failed with {type(error).__name__}: {error}"
-            self._close()
+            self.close()
             if isinstance(error, StopIteration):
                 # A StopIteration would end the caller's loop without an error.
                 raise RuntimeError("the actor or an environment raised StopIteration") from error
@@ -514,25 +424,19 @@ class RolloutIterator(Closable):
     @abc.abstractmethod
     def _next(self) -> Fragment: ...
 
-    def _assemble(self, parts: Sequence[Collected]) -> Fragment:
+    def _assemble(self, parts: Sequence[Fragment]) -> Fragment:
         """Return one fragment, in new memory, with the lanes of all `parts` side by side."""
-        memories = [as_tensors(part.memory) for part in parts]
         finals, first = [], 0
-        for memory in memories:
-            if (final := memory.pop("final")) is not None:
+        for part in parts:
+            if part.final is not None:
+                final = as_tensors(part.final)
                 finals.append(final._replace(lane=final.lane + first))
-            first += memory["bootstrap"].shape[1]
-        whole = tree_map(self._join, *memories)
-        steps, before = whole["steps"], whole["before"]
-        num_lanes = first // len(parts)
-        fragment = Fragment(
-            state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
-            actor=steps["actor"],
-            env=self._infos.join([part.infos for part in parts]),
-            bootstrap=whole["bootstrap"],
-            hx=whole["hx"],
-            version=torch.tensor([part.version for part in parts]).repeat_interleave(num_lanes),
-            before=Inputs(None, before["act"], before["rew"], before["fin"]),
+            first += len(part.version)
+        apart: dict[str, Any] = dict.fromkeys(("env", "version", "final", "sticky"))
+        steps = [as_tensors(part._replace(**apart)) for part in parts]
+        fragment: Fragment = tree_map(self._join, *steps)._replace(
+            env=self._infos.join([part.env for part in parts]),
+            version=torch.cat([torch.as_tensor(part.version) for part in parts]),
             final=join_finals(finals) if finals else None,
             sticky=self._options.sticky,
         )
@@ -584,15 +488,14 @@ class RolloutWorker:
             beat=context.beat,
         )
 
-    def collect(self) -> Collected:
-        """Collect the next fragment with the newest weights."""
+    def collect(self) -> Fragment:
+        """Collect the next fragment with the newest weights; its leaves are arrays."""
         if (newer := self._context.load(self._version)) is not None:
             self._version, weights = newer
             load_weights(self._actor, weights)
-        part = self._collector.collect(self._version)
+        fragment: Fragment = as_arrays(self._collector.collect(self._version))
         # In a worker process, the memory is copied when the result is sent.
-        memory = part.memory if self._context.own_process else clone_tree(part.memory)
-        return part._replace(memory=as_arrays(memory))
+        return fragment if self._context.own_process else copy.deepcopy(fragment)
 
     def close(self) -> None:
         """Close the environments, unless the user gave ``close=False``."""

@@ -20,7 +20,7 @@ from plangym_like.batchers.trees import (
     to_device,
 )
 from plangym_like.errors import InputError
-from plangym_like.vector.tree import Leaf, as_numbers, take, tree_map
+from plangym_like.vector.tree import NUMERIC_KINDS, Leaf, take, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -131,7 +131,7 @@ class Fragment(NamedTuple):
 
     state: State
     actor: dict[str, Any]
-    env: dict[str, Any]
+    env: dict[Any, Any]
     bootstrap: torch.Tensor
     hx: Any
     version: torch.Tensor
@@ -328,66 +328,60 @@ class FragmentBuffer:
 
 # The keys that lead to a value in nested infos.
 Path = tuple[Any, ...]
-Columns = dict[Path, NDArray[Any]]
+Columns = dict[Any, NDArray[Any]]
 
-_DTYPES = {
-    kind: np.dtype(kind)
-    for kind in (int, float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_)
-}
+# What is noted as it is; anything else is converted and copied, in more time.
+_NUMBERS = {float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_}
 
 
 class InfoColumns:
-    """The numbers in the infos of T steps of B lanes.
+    """The numbers in the infos of T steps of B lanes."""
 
-    Attributes
-    ----------
-    columns : dict of Path to array ``(T, B, ...)``
-        0 where a step's info lacks the key. The dtype holds all values by NumPy's rules of
-        promotion: 0.5 among integers makes a column of float64.
-    """
-
-    def __init__(self, num_steps: int, num_lanes: int) -> None:
-        self._size = num_steps, num_lanes
-        self.columns: Columns = {}
+    def __init__(self) -> None:
+        self._noted: dict[Path, list[tuple[int, int, Any]]] = {}
 
     def note(self, infos: Mapping[Any, Any], t: int, lane: int, path: Path = ()) -> None:
-        """Write the numbers in the info of one lane at step `t`; leave out everything else.
+        """Note the numbers in the info of one lane at step `t`; leave out everything else."""
+        for key, value in infos.items():
+            place = (*path, key)
+            if isinstance(value, Mapping):
+                self.note(value, t, lane, place)
+                continue
+            kind = type(value)
+            if kind not in _NUMBERS and not (kind is int and abs(value) < 2**63):
+                value = _as_numbers(value)
+                if value is None:
+                    continue
+                value = value.copy()
+            self._noted.setdefault(place, []).append((t, lane, value))
+
+    def columns(self, num_steps: int, num_lanes: int) -> Columns:
+        """Return a column ``(T, B, ...)`` for each path, with 0 where a step's info lacks it.
+
+        The dtype holds all values by NumPy's rules of promotion: 0.5 among integers makes a column
+        of float64.
 
         Raises
         ------
         InputError
-            The shape of an array differs from an earlier one.
+            Two arrays of one path differ in shape.
         """
-        for key, value in infos.items():
-            place = (*path, key)
-            column = self.columns.get(place)
-            # The usual case, in less time than the general one.
-            if column is not None and column.ndim == 2 and _DTYPES.get(type(value)) is column.dtype:
-                try:
-                    column[t, lane] = value
-                    continue
-                except OverflowError:
-                    pass
-            if isinstance(value, Mapping):
-                self.note(value, t, lane, place)
-            else:
-                self._note(place, column, value, t, lane)
-
-    def _note(self, path: Path, column: NDArray[Any] | None, value: Any, t: int, lane: int) -> None:
-        array = as_numbers(value)
-        if array is None:
-            return
-        try:
-            as_torch_dtype(array.dtype)
-        except InputError:
-            return
-        if column is None:
-            column = np.zeros((*self._size, *array.shape), array.dtype)
-        elif column.shape[2:] != array.shape:
-            raise _other_shape(path, column.shape[2:], array.shape, lane)
-        column = column.astype(np.result_type(column.dtype, array.dtype), copy=False)
-        column[t, lane] = array
-        self.columns[path] = column
+        columns: Columns = {}
+        for path, noted in self._noted.items():
+            times, lanes, values = zip(*noted, strict=True)
+            try:
+                rows = np.asarray(values)
+            except ValueError as error:
+                shapes = [np.shape(value) for value in values]
+                k = next(k for k, shape in enumerate(shapes) if shape != shapes[0])
+                raise _other_shape(path, shapes[0], shapes[k], lanes[k]) from error
+            try:
+                as_torch_dtype(rows.dtype)
+            except InputError:
+                continue
+            columns[path] = np.zeros((num_steps, num_lanes, *rows.shape[1:]), rows.dtype)
+            columns[path][times, lanes] = rows
+        return columns
 
 
 class FragmentInfos:
@@ -406,7 +400,7 @@ class FragmentInfos:
         Parameters
         ----------
         groups : sequence of dict
-            The `InfoColumns.columns` of each group.
+            The result of `InfoColumns.columns` of each group.
 
         Raises
         ------
@@ -450,3 +444,18 @@ def _other_shape(path: Path, first: Any, now: Any, lane: int | None = None) -> I
 
 def _named(path: Path) -> str:
     return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+
+
+def _as_numbers(value: Any) -> NDArray[Any] | None:
+    """Return a number, list or tensor as an array of numbers; ``None`` if it is something else.
+
+    A tensor of dtype ``bfloat16``, which NumPy does not have, becomes ``float32``.
+    """
+    try:
+        if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
+            value = value.detach().cpu()
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return array if array.dtype.kind in NUMERIC_KINDS else None

@@ -20,8 +20,8 @@ from plangym_like.batchers.rollout.collector import (
     RolloutWorker,
 )
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
-from plangym_like.batchers.workers.backend import Workers
-from plangym_like.batchers.workers.group import Job, WorkerGroup
+from plangym_like.batchers.workers.group import Job, Workers
+from plangym_like.batchers.workers.remote import start_workers
 from plangym_like.errors import InputError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
@@ -48,8 +48,10 @@ class PooledRollout(RolloutIterator):
         super().__init__(actor, plan.options, device, pinned=pinned)
         self._n_actors, self._n_per_batch = len(plan.seeds), n_per_batch
         self._n_buffers = n_buffers
-        self._ordered, self._max_lag = ordered, max_lag
-        self._workers = WorkerGroup(
+        # In order, no fragment can be overtaken by more than `max_lag` others.
+        self._ordered = ordered or max_lag is not None
+        self._max_lag = max_lag
+        self._workers = start_workers(
             partial(RolloutWorker, plan),
             self._n_actors,
             workers,
@@ -111,27 +113,17 @@ class PooledRollout(RolloutIterator):
             self._num_dispatched[group] += 1
 
     def _gather(self) -> None:
-        """Wait for the next part; discard it if it was collected with weights that are too old."""
+        """Wait for the next part."""
         wanted = self._pending[0] if self._ordered else None
         self._workers.wait_until_done(wanted)
         with interrupts_deferred():
             job = self._workers.wait(0.0, wanted)
-            if job is None:
-                return
-            self._pending.remove(job)
-            if self._is_too_old(job):
-                self.stats.discarded += 1
-                self._workers.release(job)
-            else:
+            if job is not None:
+                self._pending.remove(job)
                 self._gathered.append(job)
 
-    def _is_too_old(self, job: Job) -> bool:
-        if self._max_lag is None:
-            return False
-        return int(self.stats.version - job.result.version) > self._max_lag
-
-    def _close(self) -> None:
-        self._workers.close()
+    def _close(self, timeout: float) -> None:
+        self._workers.close(timeout)
 
 
 def rollout(
@@ -160,8 +152,9 @@ def rollout(
 
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes, hosted by
     `workers`. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
-    `n_per_batch` buffers that were ready first, with their lanes side by side. Before a copy fills
-    a buffer, it loads the weights that the actor had at the latest call of ``next``.
+    `n_per_batch` buffers that were ready first, with their lanes side by side. A copy fills a
+    buffer with the weights that the actor had when ``next`` requested it: as soon as there was a
+    free buffer, and `max_lag` allowed it.
 
     Parameters
     ----------
@@ -197,8 +190,7 @@ def rollout(
         fragments with all of them.
     seed : int or sequence of int, optional
         Seeds the environments and the actors. Equal seeds give equal fragments, for any
-        number of workers, if `ordered` is true and either the weights do not change or `max_lag`
-        is 0.
+        number of workers, if `ordered` is true or `max_lag` is given.
     states : tuple, optional
         The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
         ``(n_actors * n_per_actor, state_nbytes)``, and their observations. Later episodes begin
@@ -207,7 +199,8 @@ def rollout(
         Yield the actors' fragments in the order of the actors, not in the order of completion.
     max_lag : int, optional
         How many times the actor's weights may change between the collection of a fragment and the
-        ``next`` that returns it. 0 collects only while the caller waits.
+        ``next`` that returns it. 0 collects only while the caller waits. Fragments are then yielded
+        in the order of the actors.
     keep_final : bool
         Keep the final observations of episodes; this takes as much memory as the observations.
     infos : bool

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from plangym_like.batchers.randomness import GroupSeed, RandomStreams, seed_groups
+from plangym_like.batchers.randomness import RandomStreams, seed_groups
 from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import Collector, RolloutIterator
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
@@ -77,7 +77,12 @@ def rollout(
     n_steps = as_count("n_steps", n_steps)
     check_actor(actor)
     lanes = make_lanes(envs)
-    group = _group_seed(seed, lanes.num_lanes)
+    group = None if seed is None else seed_groups(seed, [lanes.num_lanes])[0]
+    if group is not None and not isinstance(seed, int | np.integer):
+        group = group._replace(lanes=tuple(whole_seeds(seed)))  # type: ignore[arg-type]
+        given = len(group.lanes)
+        if given != lanes.num_lanes:
+            raise InputError(f"{given} seeds were given for {lanes.num_lanes} environments")
     starts = StartStates.of(states)
     if starts is not None:
         starts.check(lanes.num_lanes)
@@ -113,18 +118,5 @@ class SameRollout(RolloutIterator):
         self.stats.version = self._weights.version
         return self._assemble([self._collector.collect(self.stats.version)])
 
-    def _close(self) -> None:
+    def _close(self, timeout: float) -> None:
         """The caller closes the environments."""
-
-
-def _group_seed(seed: int | Sequence[int] | None, num_lanes: int) -> GroupSeed | None:
-    """Return the seeds for the environments and the actor; ``None`` if `seed` is ``None``."""
-    if seed is None:
-        return None
-    (group,) = seed_groups(seed, [num_lanes])
-    if np.ndim(seed) == 0:
-        return group
-    lanes = whole_seeds(seed)  # type: ignore[arg-type]
-    if len(lanes) != num_lanes:
-        raise InputError(f"{len(lanes)} seeds were given for {num_lanes} environments")
-    return GroupSeed(group.words, tuple(lanes))  # type: ignore[arg-type]

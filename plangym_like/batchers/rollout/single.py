@@ -7,7 +7,7 @@ from typing import Any
 from plangym_like.batchers.rollout import multi
 from plangym_like.batchers.rollout.actor import BaseActorModule
 from plangym_like.batchers.rollout.multi import PooledRollout
-from plangym_like.batchers.workers.backend import Workers
+from plangym_like.batchers.workers.group import Workers
 from plangym_like.vector.make_lanes import EnvSource
 
 

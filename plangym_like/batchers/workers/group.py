@@ -1,26 +1,100 @@
-"""`WorkerGroup`: hosts objects in workers, and runs their methods as jobs."""
+"""`WorkerGroup`: hosts objects in workers, and runs their methods as jobs.
+
+`Workers` is the user's choice of their number and kind. A worker is this process (`LocalWorkers`),
+another process, or an actor on a Ray cluster (`workers.remote`). It hosts `HostedObjects`.
+"""
 
 from __future__ import annotations
 
 import abc
+import concurrent.futures
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
-from plangym_like.batchers.workers.backend import (
-    Backend,
-    Call,
-    GroupContext,
-    LocalBackend,
-    Workers,
-)
-from plangym_like.batchers.workers.remote import ProcessBackend, RayBackend
-from plangym_like.errors import ClosedError, WorkerTimeoutError
-from plangym_like.support.arguments import as_count
+import torch
+
+from plangym_like.batchers.trees import clone_tree
+from plangym_like.batchers.workers.hosted import GroupContext, HostedObjects
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.sites import check_resources
+from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
+from plangym_like.processes.shared_memory import SharedBlock
+from plangym_like.processes.start_methods import check_start_method
+from plangym_like.results import Future
+from plangym_like.support.arguments import as_count, check_seconds
 
 # How often to check that workers make progress.
 _CHECK_SECONDS = 0.25
+_RAY_OPTIONS = ("address", "resources", "runtime_env")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many workers a batcher has, where they run, and when one counts as hung.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of workers; ``None`` starts one per core of this machine or of the cluster. There
+        are never more than there are groups of environments. With 0, this process does the work.
+    start_method : {"forkserver", "spawn", "fork"}
+        How processes are started; see `plangym_like.ExternalProcess`.
+    timeout : float
+        Seconds without a step after which a worker counts as hung.
+    ray : bool or dict
+        ``True`` starts actors on a Ray cluster instead of processes. A dict does the same, with
+        the options ``address``, ``resources`` and ``runtime_env`` of `plangym_like.RayEnv`. By
+        default, each actor claims one core, or none if this program starts a local Ray.
+
+    Raises
+    ------
+    InputError
+        An argument is invalid.
+    MissingExtraError
+        `ray` is true, but Ray is not installed.
+
+    Examples
+    --------
+    >>> Workers(4, timeout=120.0)
+    Workers(n=4, start_method='forkserver', timeout=120.0, ray=False)
+    """
+
+    n: int | None = None
+    start_method: str = "forkserver"
+    timeout: float = 30.0
+    ray: bool | Mapping[str, Any] = False
+
+    def __post_init__(self) -> None:
+        if self.n is not None:
+            as_count("the number of workers", self.n, 0)
+        check_start_method(self.start_method)
+        check_seconds("timeout", self.timeout)
+        if not isinstance(self.ray, bool | Mapping):
+            raise InputError(f"ray must be True, False or a dict of options, got {self.ray!r}")
+        if unknown := self.ray_options.keys() - set(_RAY_OPTIONS):
+            raise InputError(f"ray takes {', '.join(_RAY_OPTIONS)}, got {sorted(unknown)}")
+        check_resources(self.ray_options.get("resources"))
+        if self.on_ray:
+            if self.n == 0:
+                raise InputError("actors on Ray need at least 1 worker, got 0")
+            ray_session.import_ray()
+
+    @classmethod
+    def of(cls, given: Self | int | None) -> Self:
+        """Return `given` if it is `Workers` already; a number or ``None`` is their number."""
+        return given if isinstance(given, cls) else cls(given)  # type: ignore[arg-type]
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether workers are actors on a Ray cluster; an empty dict means so, too."""
+        return self.ray is not False
+
+    @property
+    def ray_options(self) -> Mapping[str, Any]:
+        """The options for Ray that were given."""
+        return self.ray if isinstance(self.ray, Mapping) else {}
 
 
 class Closable(abc.ABC):
@@ -33,13 +107,19 @@ class Closable(abc.ABC):
             raise ClosedError(f"this {type(self).__name__} {self._end}")
 
     @abc.abstractmethod
-    def _close(self) -> None:
-        """End all workers, including hung ones. This may be called more than once."""
+    def _close(self, timeout: float) -> None:
+        """End all workers; kill those still running after about `timeout` seconds.
 
-    def close(self) -> None:
-        """End all workers within a few seconds; calling it again does nothing."""
+        This may be called more than once.
+        """
+
+    def close(self, timeout: float = 3.0) -> None:
+        """End all workers; kill those still running after about `timeout` seconds.
+
+        Calling it again does nothing. Results that were returned before stay valid.
+        """
         self._end = self._end or "has been closed; make another one"
-        self._close()
+        self._close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -50,21 +130,36 @@ class Closable(abc.ABC):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One method call on a hosted object; `WorkerGroup.wait` sets `result`."""
+    """One method call on a hosted object.
+
+    Attributes
+    ----------
+    group, worker : int
+        The group of the object, and the worker that hosts it.
+    method : str
+    call : Future
+        The running call.
+    result : object
+        Set by `WorkerGroup.wait`.
+    block : SharedBlock or None
+        The memory that is lent to the worker for the arrays of the result.
+    """
 
     group: int
+    worker: int
     method: str
-    args: tuple[Any, ...]
-    call: Call
+    call: Future[Any] | concurrent.futures.Future[Any] = field(init=False)
     result: Any = None
+    block: SharedBlock | None = None
 
 
-class WorkerGroup:
+class WorkerGroup(Closable):
     """Hosts one object for each group of lanes in workers, and runs the objects' methods as jobs.
 
-    The constructor starts the workers. The jobs of a group run in the order of submission. If a job
-    fails, or a worker dies or makes no progress, the next `wait` closes all workers and raises an
-    exception that names the worker and the group.
+    There is a subclass for each kind of worker; `start_workers` chooses it. The constructor starts
+    the workers. The jobs of a group run in the order of submission. If a job fails, or a worker
+    dies or makes no progress, the next `wait` closes all workers and raises an exception that names
+    the worker and the group.
 
     Parameters
     ----------
@@ -72,13 +167,18 @@ class WorkerGroup:
         Given a `GroupContext`, returns the object of its group. It is sent to the workers; lambdas
         and closures are fine.
     num_groups : int
-    workers : Workers, optional
-        With n workers, worker ``g % n`` hosts group g. With ``Workers(0)``, this process hosts all
-        groups, and `wait` runs the jobs.
+        Worker ``g % num_workers`` hosts the object of group g.
+    options : Workers
     name : str
         What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
         Modules that all workers use; a fork server imports them once.
+
+    Attributes
+    ----------
+    num_workers : int
+    start_seconds : float
+        How many seconds a worker may take to make its objects, unless the timeout is longer.
 
     Raises
     ------
@@ -86,50 +186,96 @@ class WorkerGroup:
         `num_groups` is less than 1.
     """
 
+    num_workers = 1
+    start_seconds = 60.0
+
     def __init__(
         self,
         make_object: Callable[[GroupContext], Any],
         num_groups: int,
-        workers: Workers | None = None,
-        *,
-        name: str = "collector",
-        preload: Sequence[str] = (),
+        options: Workers,
+        name: str,
+        preload: Sequence[str],
     ) -> None:
-        num_groups = as_count("num_groups", num_groups)
-        workers = workers or Workers()
-        self.timeout = workers.timeout
+        self.num_groups = as_count("num_groups", num_groups)
+        self.make_object, self.options = make_object, options
+        self.name, self.preload = name, preload
         self._jobs: list[Job] = []
-        self._end: str | None = None
         self._version = -1
-        kind = RayBackend if workers.on_ray else LocalBackend if workers.n == 0 else ProcessBackend
-        self._workers: Backend = kind(make_object, num_groups, workers, name, preload)
+        self._start()
         # When each worker last made progress; whether it was ready then, and its heartbeat count.
-        self._progress_at = [time.monotonic()] * self._workers.num_workers
-        self._progress = [(False, -1)] * self._workers.num_workers
+        self._progress_at = [time.monotonic()] * self.num_workers
+        self._progress = [(False, -1)] * self.num_workers
         self._checked_at = 0.0
+
+    # What the kinds of workers do in their own ways
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers, each valid on the machine where the worker runs."""
-        return self._workers.pids
+        """The process ids of the workers, each valid on its machine; empty without workers."""
+        return []
 
-    def describe(self, group: int) -> str:
-        """Return the name of the worker that hosts a group, for error messages."""
-        return self._workers.describe(group % self._workers.num_workers)
+    def _start(self) -> None:
+        """Start the workers."""
+
+    @abc.abstractmethod
+    def describe(self, worker: int) -> str:
+        """Return the name of a worker for error messages."""
+
+    @abc.abstractmethod
+    def _is_ready(self, worker: int) -> bool:
+        """Return whether the worker is known to have made its objects."""
+
+    @abc.abstractmethod
+    def _publish(self, tree: Any, version: int) -> None: ...
+
+    @abc.abstractmethod
+    def _send(self, job: Job, args: tuple[Any, ...]) -> None:
+        """Set ``job.call`` to the call of the job's method with `args`."""
+
+    def _result(self, job: Job) -> Any:
+        """Return the result of a job that is done, or raise its exception."""
+        return job.call.result()
+
+    def release(self, job: Job) -> None:
+        """Reuse the memory that the arrays in the job's result are in."""
+
+    @abc.abstractmethod
+    def _wait(self, seconds: float, group: int | None) -> None:
+        """Wait at most `seconds` for a job to be done.
+
+        If this process is the worker, run a job instead: one of `group`, if `group` is given.
+        """
+
+    def _beats(self, worker: int) -> int:
+        """Return how many times the worker has reported progress, as far as is known."""
+        return 0
+
+    # What they have in common
+
+    def count_workers(self, num_cores: int) -> int:
+        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
+        wanted = num_cores if self.options.n is None else self.options.n
+        return min(wanted, self.num_groups)
+
+    def groups_of(self, worker: int) -> list[int]:
+        """Return the groups that `worker` hosts."""
+        return list(range(worker, self.num_groups, self.num_workers))
 
     def publish(self, tree: Any) -> int:
-        """Let hosted objects load the tree of tensors `tree` by ``context.load(known)``.
+        """Let the jobs submitted from now on load a copy of `tree` by ``context.load(known)``.
 
-        A job that has begun already may still load the previous tree, but never a mixture.
+        `tree` is a tree of tensors on any device. Jobs that were submitted before load what was
+        published then.
 
         Returns
         -------
         int
             The version of the tree: 0 at first, and 1 more with each call.
         """
-        self._check_usable()
+        self._check_open()
         self._version += 1
-        self._workers.publish(tree, self._version)
+        self._publish(tree, self._version)
         return self._version
 
     def submit(self, group: int, method: str, *args: Any) -> Job:
@@ -137,11 +283,11 @@ class WorkerGroup:
 
         A large result of the job is valid until it is given to `release`.
         """
-        self._check_usable()
-        worker = group % self._workers.num_workers
-        if not any(self._worker_of(job) == worker for job in self._jobs):
-            self._progress_at[worker] = time.monotonic()
-        job = Job(group, method, args, self._workers.call(group, method, args))
+        self._check_open()
+        job = Job(group, group % self.num_workers, method)
+        if not any(other.worker == job.worker for other in self._jobs):
+            self._progress_at[job.worker] = time.monotonic()
+        self._send(job, args)
         self._jobs.append(job)
         return job
 
@@ -158,20 +304,16 @@ class WorkerGroup:
         WorkerDiedError
             A worker has died.
         WorkerTimeoutError
-            A worker that has jobs has made no progress for longer than the constructor's `timeout`.
+            A worker that has jobs has made no progress for longer than the timeout of `Workers`.
         ClosedError
             The workers have been closed.
         """
-        self._check_usable()
+        self._check_open()
         if not self._jobs or not self.wait_until_done(job, timeout):
             return None
         done = self._next_done(job)
         assert done is not None
         return self._take(done)
-
-    def release(self, job: Job) -> None:
-        """Reuse the memory that the arrays in the job's result are in."""
-        self._workers.release(job.call)
 
     def wait_until_done(self, job: Job | None = None, timeout: float | None = None) -> bool:
         """Wait until `wait` would return immediately. If the call is interrupted, no job is lost.
@@ -184,13 +326,14 @@ class WorkerGroup:
             As in `wait`.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self._check_usable()
+        self._check_open()
         while self._jobs and self._next_done(job) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._wait(min(left, _CHECK_SECONDS), job)
-            self._check_usable()
+            self._wait(min(left, _CHECK_SECONDS), None if job is None else job.group)
+            self._check_all_progress()
+            self._check_open()
         return True
 
     def run(self, group: int, method: str, *args: Any) -> Any:
@@ -214,49 +357,50 @@ class WorkerGroup:
 
     def _take(self, job: Job) -> Job:
         self._jobs.remove(job)
-        self._progress_at[self._worker_of(job)] = time.monotonic()
+        self._progress_at[job.worker] = time.monotonic()
         try:
-            job.result = self._workers.result(job.call)
+            job.result = self._result(job)
         except BaseException as error:
             self._fail(error, job)
         return job
 
-    def _wait(self, seconds: float, job: Job | None) -> None:
-        self._workers.wait(seconds, None if job is None else job.group)
+    def _check_all_progress(self) -> None:
         now = time.monotonic()
-        if now - self._checked_at >= min(_CHECK_SECONDS, self.timeout / 4):
+        if now - self._checked_at >= min(_CHECK_SECONDS, self.options.timeout / 4):
             self._checked_at = now
-            for worker in range(self._workers.num_workers):
+            for worker in range(self.num_workers):
                 self._check_progress(worker, now)
 
     def _check_progress(self, worker: int, now: float) -> None:
         """Close all workers and raise an error if `worker` has jobs but makes no progress."""
-        is_ready = self._workers.is_ready(worker)
-        progress = is_ready, self._workers.beats(worker)
+        is_ready = self._is_ready(worker)
+        progress = is_ready, self._beats(worker)
         if progress != self._progress[worker]:
             self._progress[worker], self._progress_at[worker] = progress, now
-        jobs = [job for job in self._jobs if self._worker_of(job) == worker]
+        jobs = [job for job in self._jobs if job.worker == worker]
         if not jobs or any(job.call.done() for job in jobs):
             return
-        doing, limit = f"doing {jobs[0].method!r}", self.timeout
+        doing, limit = f"doing {jobs[0].method!r}", self.options.timeout
         if not is_ready:
-            doing, limit = "making its objects", max(limit, self._workers.start_seconds)
+            doing, limit = "making its objects", max(limit, self.start_seconds)
         if now - self._progress_at[worker] > limit:
             error = WorkerTimeoutError(
-                f"{self._workers.describe(worker)} has made no progress for {limit:g} s while "
-                f"{doing}; it was killed. Its environment may be waiting for something that never "
-                "happens; if its steps take that long, increase timeout: Workers(n, timeout=300)"
+                f"{self.describe(worker)} has made no progress for {limit:g} s while {doing}; it "
+                "was killed. Its environment may be waiting for something that never happens; if "
+                "its steps take that long, increase timeout: Workers(n, timeout=300)"
             )
             self._fail(error, jobs[0])
 
     def _fail(self, error: BaseException, job: Job) -> None:
         """Close all workers; raise `error` with a note that names the job's worker and groups."""
-        workers, worker = self._workers, self._worker_of(job)
-        groups = f"group {job.group}"
-        if not workers.is_ready(worker):
-            groups = f"groups {workers.groups_of(worker)}"
-        where = workers.describe(worker)
-        self._end = f"they were closed when {groups} in {where} failed: {error}"
+        if isinstance(error, StopIteration) or not isinstance(error, Exception):
+            # Raised unchanged, it would end the caller's loop, or the program.
+            text = f"an environment, actor or factory raised {error!r}"
+            error, error.__cause__ = RuntimeError(text), error
+        groups, where = f"group {job.group}", self.describe(job.worker)
+        if not self._is_ready(job.worker):
+            groups = f"groups {self.groups_of(job.worker)}"
+        self._end = f"was closed when {groups} in {where} failed: {error}"
         error.add_note(f"in {where}, {groups}")
         try:
             self.close(timeout=1.0)
@@ -264,26 +408,57 @@ class WorkerGroup:
             error.add_note(f"closing the environments failed, too: {second!r}")
         raise error
 
-    def _worker_of(self, job: Job) -> int:
-        return job.group % self._workers.num_workers
 
-    def _check_usable(self) -> None:
-        if self._end is not None:
-            name = self._workers.name
-            raise ClosedError(f"these {name}s cannot be used any more: {self._end}")
+class LocalWorkers(WorkerGroup):
+    """A single worker: the caller's own process, in which waiting executes the jobs.
 
-    def close(self, timeout: float = 3.0) -> None:
-        """Close all workers; kill those still running after about `timeout` seconds.
+    All objects are made when the first job is executed.
+    """
 
-        Calling it again does nothing.
-        """
-        if self._end is None:
-            self._end = "they have been closed"
-        self._jobs.clear()
-        self._workers.close(timeout)
+    def _start(self) -> None:
+        self._published: tuple[int, Any] = (-1, None)
+        self._hosted: HostedObjects | None = None
+        # Each job with its arguments, and what was published when it was submitted.
+        self._waiting: list[tuple[Job, tuple[Any, ...], tuple[int, Any]]] = []
 
-    def __enter__(self) -> Self:
-        return self
+    def describe(self, worker: int) -> str:
+        return "this process"
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _is_ready(self, worker: int) -> bool:
+        return True
+
+    def _publish(self, tree: Any, version: int) -> None:
+        self._published = version, clone_tree(tree)
+
+    def _send(self, job: Job, args: tuple[Any, ...]) -> None:
+        job.call = concurrent.futures.Future()
+        self._waiting.append((job, args, self._published))
+
+    def _wait(self, seconds: float, group: int | None) -> None:
+        chosen = next((each for each in self._waiting if group in (None, each[0].group)), None)
+        if chosen is None:
+            return
+        # The job is done already if an interrupt came before it was removed from the list.
+        if not chosen[0].call.done():
+            self._execute(*chosen)
+        self._waiting.remove(chosen)
+
+    def _execute(self, job: Job, args: tuple[Any, ...], published: tuple[int, Any]) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            if self._hosted is None:
+                groups = range(self.num_groups)
+                self._hosted = HostedObjects(self.make_object, groups, own_process=False)
+            self._hosted.published = published
+            job.call.set_result(self._hosted.call(job.group, job.method, *args))
+        except Exception as error:
+            job.call.set_exception(error)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _close(self, timeout: float) -> None:
+        self._waiting.clear()
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            hosted.close()

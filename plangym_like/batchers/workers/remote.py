@@ -1,4 +1,4 @@
-"""Workers in other processes: `ProcessBackend` on this machine, `RayBackend` on a Ray cluster."""
+"""Workers in other processes: `ProcessWorkers` on this machine, `RayWorkers` on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,21 +11,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.trees import (
-    empty,
-    layout_of_tensors,
-    tensor_over,
-)
-from plangym_like.batchers.weights import VersionedTree
-from plangym_like.batchers.workers.backend import (
-    Backend,
-    Call,
+from plangym_like.batchers.trees import as_arrays, as_tensors, to_device
+from plangym_like.batchers.workers.group import Job, LocalWorkers, WorkerGroup, Workers
+from plangym_like.batchers.workers.hosted import (
     GroupContext,
     HostedObjects,
-    control_layout,
     with_settings_of_here,
 )
 from plangym_like.cluster import ray_session
@@ -41,8 +33,7 @@ from plangym_like.processes.shared_memory import SharedBlock, as_bytes, attach
 from plangym_like.processes.wire import dumps, dumps_by_value, loads
 from plangym_like.results import Stats
 from plangym_like.states.rows import adopt_session_key, session_key
-from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import Leaf, tree_map
+from plangym_like.vector.tree import tree_leaves
 
 # Imported once in the fork server from which workers are forked.
 _PRELOAD = ("torch", "plangym_like.batchers.workers.remote")
@@ -115,58 +106,68 @@ class ProcessHost(HostedObjects):
         """Map a block of memory that the owner will lend by its `number`."""
         self._blocks[number] = attach(fds[0])
 
-    def call_and_ship(self, block: int | None, group: int, method: str, args: Any) -> Shipment:
-        """Call `method` of the object of `group`; put a large result into the lent `block`."""
+    def call_and_ship(
+        self,
+        block: int | None,
+        published: Shipment | None,
+        group: int,
+        method: str,
+        args: Any,
+        *,
+        fds: Sequence[int] = (),
+    ) -> Shipment:
+        """Call `method` of the object of `group`; put a large result into the lent `block`.
+
+        `published` is what this process lacks of what was published; its arrays are in the memory
+        with the descriptor in `fds`, if there is one.
+        """
+        if published is not None:
+            version, tree = published.open(attach(fds[0]) if fds else None)
+            self.published = version, as_tensors(tree)
         result = self.call(group, method, *args)
         return ship(result, None if block is None else self._blocks[block])
 
 
-class ProcessBackend(Backend):
-    """Worker processes. Weights and large results are in shared memory; other data is pickled.
+class ProcessWorkers(WorkerGroup):
+    """Worker processes. Large weights and results are in shared memory; other data is pickled.
 
     Workers are not replaced when they die, because the state of their objects is lost.
     """
 
-    def start(self) -> None:
+    def _start(self) -> None:
         check_can_start()
-        start_method = self.options.start_method
         self.num_workers = self.count_workers(len(os.sched_getaffinity(0)))
-        self._memories: list[SharedArrays] = []
-        self._published: tuple[SharedArrays, VersionedTree] | None = None
+        self._control_block = SharedBlock(8 * (self.num_groups + 1))
+        self._control = as_bytes(self._control_block.memory).view(np.int64)
+        # What was published: its version, itself, and the memory that it is in if it is large. For
+        # each worker, the version that it has.
+        self._published: tuple[int, Shipment | None, SharedBlock | None] = (-1, None, None)
+        self._known = [-1] * self.num_workers
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
-        # The memory for results: the size that the largest one needs, the blocks that are free for
-        # each worker, and for each call the worker and the block lent to it.
+        # The memory for results: the size that the largest one needs, all blocks, and those that
+        # are free for each worker.
         self._nbytes = 0
+        self._blocks: set[SharedBlock] = set()
         self._free: list[list[SharedBlock]] = [[] for _ in range(self.num_workers)]
-        self._lent: dict[Call, tuple[int, SharedBlock | None]] = {}
         try:
             preload = (*_PRELOAD, *self.preload)
-            if start_method == "forkserver":
+            if self.options.start_method == "forkserver":
                 start_methods.warm_up(preload)
             make_object = with_settings_of_here(self.make_object)
             for number in range(self.num_workers):
-                groups = self.groups_of(number)
                 process = ExternalProcess(
-                    partial(ProcessHost, make_object, groups),
-                    start_method=start_method,
+                    partial(ProcessHost, make_object, self.groups_of(number)),
+                    start_method=self.options.start_method,
                     preload=preload,
                     name=f"{self.name}-{number}",
                 )
                 self._workers.append(WorkerHandle(process, number))
+                process.apply(HostedObjects.attach_control, fds=[self._control_block.fd])
             self._pool = WorkerPool(self._workers, counts=Stats())
-            self._control = self._share("control", control_layout(self.num_groups)).arrays
         except BaseException:
-            self.close(0.0)
+            self._close(0.0)
             raise
-
-    def _share(self, kind: str, layout: Any) -> SharedArrays:
-        """Make shared memory, and let all workers map it; see `HostedObjects.attach`."""
-        shared = SharedArrays(layout, tensor_over)
-        self._memories.append(shared)
-        for worker in self._workers:
-            worker.process.apply(HostedObjects.attach, kind, layout, fds=[shared.fd])
-        return shared
 
     @property
     def pids(self) -> list[int]:
@@ -175,77 +176,79 @@ class ProcessBackend(Backend):
     def describe(self, worker: int) -> str:
         return f"worker {self.name}-{worker} (pid {self._workers[worker].process.pid})"
 
-    def is_ready(self, worker: int) -> bool:
+    def _is_ready(self, worker: int) -> bool:
         # Ignored here: if the constructor of an object raised, every call raises the same error.
         with suppress(Exception):
             self._workers[worker].become_ready()
         return self._workers[worker].ready
 
-    def publish(self, tree: Any, version: int) -> None:
-        layout = {"version": Leaf((1,), torch.int64), "tree": layout_of_tensors(tree)}
-        if self._published is not None and self._published[0].layout != layout:
-            shared, _ = self._published
-            self._published = None
-            self._memories.remove(shared)
-            shared.close()
-        if self._published is None:
-            shared = self._share("published", layout)
-            self._published = shared, VersionedTree(shared.arrays, shared.fd)
-        self._published[1].write(tree, version, self.options.timeout)
+    def _publish(self, tree: Any, version: int) -> None:
+        content = as_arrays(to_device(tree, "cpu"))
+        arrays = [leaf for leaf in tree_leaves(content) if isinstance(leaf, np.ndarray)]
+        nbytes = sum(_padded(array.nbytes) for array in arrays)
+        # Never written again, so no reader needs a lock. The kernel frees it after the last reader.
+        block = SharedBlock(nbytes) if nbytes > _MOST_SENT_NBYTES else None
+        shipment = ship((version, content), None if block is None else as_bytes(block.memory))
+        self._published = version, shipment, block
 
-    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
-        worker = group % self.num_workers
-        process, free = self._workers[worker].process, self._free[worker]
-        block = None
+    def _send(self, job: Job, args: tuple[Any, ...]) -> None:
+        number, lacking, fds = None, None, []
         if self._nbytes > _MOST_SENT_NBYTES:
-            while free and block is None:
-                block = free.pop()
-                block = block if block.nbytes >= self._nbytes else None
-            if block is None:
-                # Sizes are powers of two, so that few blocks are replaced as results get larger.
-                block = SharedBlock(1 << (self._nbytes - 1).bit_length())
-                process.apply(ProcessHost.attach_block, block.number, fds=[block.fd])
-        number = None if block is None else block.number
-        call = process.apply(ProcessHost.call_and_ship, number, group, method, args)
-        self._lent[call] = worker, block
-        return call
+            job.block = self._lend(job.worker)
+            number = job.block.number
+        version, shipment, memory = self._published
+        if self._known[job.worker] != version:
+            self._known[job.worker], lacking = version, shipment
+            fds = [] if memory is None else [memory.fd]
+        job.call = self._workers[job.worker].process.apply(
+            ProcessHost.call_and_ship, number, lacking, job.group, job.method, args, fds=fds
+        )
 
-    def result(self, call: Call) -> Any:
+    def _lend(self, worker: int) -> SharedBlock:
+        """Return a block with room for the largest result so far."""
+        free = self._free[worker]
+        while free:
+            if (block := free.pop()).nbytes >= self._nbytes:
+                return block
+            self._blocks.remove(block)
+        # Sizes are powers of two, so that few blocks are replaced as results get larger.
+        block = SharedBlock(1 << (self._nbytes - 1).bit_length())
+        self._workers[worker].process.apply(ProcessHost.attach_block, block.number, fds=[block.fd])
+        self._blocks.add(block)
+        return block
+
+    def _result(self, job: Job) -> Any:
         try:
-            shipment: Shipment = call.result()
+            shipment: Shipment = job.call.result()
         except BaseException:
-            self.release(call)
+            self.release(job)
             raise
         self._nbytes = max(self._nbytes, shipment.nbytes())
-        _, block = self._lent[call]
+        result = shipment.open(None if job.block is None else as_bytes(job.block.memory))
         if shipment.arrays is not None:
-            self.release(call)
-        return shipment.open(None if block is None else as_bytes(block.memory))
+            self.release(job)
+        return result
 
-    def release(self, call: Call) -> None:
-        worker, block = self._lent.pop(call, (0, None))
+    def release(self, job: Job) -> None:
+        block, job.block = job.block, None
         if block is not None:
-            self._free[worker].append(block)
+            self._free[job.worker].append(block)
 
-    def wait(self, seconds: float, group: int | None) -> None:
+    def _wait(self, seconds: float, group: int | None) -> None:
         self._pool.wait(max(0.0, seconds))
 
-    def beats(self, worker: int) -> int:
-        beats = self._control["beats"].tolist()
-        return sum(beats[group] for group in self.groups_of(worker))
+    def _beats(self, worker: int) -> int:
+        return int(self._control[1:][self.groups_of(worker)].sum())
 
-    def close(self, timeout: float) -> None:
-        if self._memories:
-            # Running jobs end at their next step.
-            self._memories[0].arrays["stop"].fill_(1)
+    def _close(self, timeout: float) -> None:
+        # Running jobs end at their next step.
+        self._control[0] = 1
         self._pool.close(timeout)
         self._workers.clear()
-        for memory in self._memories:
-            memory.close()
-        lent = [block for _, block in self._lent.values() if block is not None]
-        for block in sum(self._free, lent):
+        self._control_block.close()
+        for block in self._blocks:
             block.close()
-        self._lent.clear()
+        self._blocks.clear()
 
 
 # On a Ray cluster
@@ -274,7 +277,7 @@ class RayHost:
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
         self._recipe, self._groups = recipe, groups
-        self._control = empty(control_layout(num_groups), ())
+        self._control = np.zeros(num_groups + 1, np.int64)
         self._hosted: HostedObjects | None = None
         self._failure: bytes | None = None
 
@@ -303,19 +306,18 @@ class RayHost:
             if self._hosted is None:
                 return b"", self._failure
             if published is not None:
-                version, tree = published
-                self._hosted.published = VersionedTree.of(tree, version)
+                self._hosted.published = published
             return dumps(self._hosted.call(group, method, *loads(args))), None
         except BaseException as error:
             return b"", pack_exception(error, skip_frames=1)
 
     def beats(self) -> int:
         """Return how often the objects have reported progress."""
-        return int(self._control["beats"].sum())
+        return int(self._control[1:].sum())
 
     def stop(self) -> None:
         """End the current job at its next step."""
-        self._control["stop"].fill_(1)
+        self._control[0] = 1
 
     def close(self) -> None:
         """Close the objects, once the current job has ended."""
@@ -324,7 +326,7 @@ class RayHost:
             hosted.close()
 
 
-class RayBackend(Backend):
+class RayWorkers(WorkerGroup):
     """Workers that are Ray actors, and share no memory with the owner.
 
     What is published is put into Ray's object store once, and workers get it with their next jobs.
@@ -335,18 +337,16 @@ class RayBackend(Backend):
     # A cluster may have to start a node first, which takes minutes in a cloud.
     start_seconds = 600.0
 
-    def start(self) -> None:
+    def _start(self) -> None:
         options = self.options.ray_options
         self._actors: list[Any] = []
-        # The worker of each call that has no result yet.
-        self._calls: dict[Call, int] = {}
         # The published version, and a Ray reference to it and to the tree.
         self._published: tuple[int, Any] = (-1, None)
         self._session: ray_session.RaySession | None = ray_session.join(options.get("address"))
         try:
             self._start_actors(options.get("resources"), options.get("runtime_env"))
         except BaseException:
-            self.close(0.0)
+            self._close(0.0)
             raise
 
     def _start_actors(
@@ -367,8 +367,8 @@ class RayBackend(Backend):
         # For each worker: the published version that it has, the process id and node, the latest
         # count of heartbeats, and the reference to the next count.
         self._known = [-1] * self.num_workers
-        self._made: list[Call] = [actor.make.remote().future() for actor in self._actors]
-        self._beats = [-1] * self.num_workers
+        self._made = [actor.make.remote().future() for actor in self._actors]
+        self._heard = [-1] * self.num_workers
         self._next_beats = [self._ask_for_beats(worker) for worker in range(self.num_workers)]
 
     @property
@@ -389,53 +389,51 @@ class RayBackend(Backend):
         about = "not ready yet" if place is None else f"pid {place[0]} on node {place[1]}"
         return f"worker {self.name}-{worker} ({about})"
 
-    def is_ready(self, worker: int) -> bool:
-        return self._made[worker].done()
+    def _is_ready(self, worker: int) -> bool:
+        done: bool = self._made[worker].done()
+        return done
 
-    def publish(self, tree: Any, version: int) -> None:
-        content = version, tree_map(lambda tensor: tensor.detach().cpu(), tree)
+    def _publish(self, tree: Any, version: int) -> None:
+        content = version, to_device(tree, "cpu")
         self._published = version, ray_session.import_ray().put(content)
 
-    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
-        worker = group % self.num_workers
+    def _send(self, job: Job, args: tuple[Any, ...]) -> None:
         version, ref = self._published
-        lacking = ref if self._known[worker] != version else None
-        self._known[worker] = version
-        call: Call = self._actors[worker].call.remote(group, method, dumps(args), lacking).future()
-        self._calls[call] = worker
-        return call
+        lacking = ref if self._known[job.worker] != version else None
+        self._known[job.worker] = version
+        call = self._actors[job.worker].call
+        job.call = call.remote(job.group, job.method, dumps(args), lacking).future()
 
-    def result(self, call: Call) -> Any:
-        worker = self._calls.pop(call)
+    def _result(self, job: Job) -> Any:
         try:
-            value, error = call.result()
+            value, error = job.call.result()
         except ray_session.import_ray().exceptions.RayError as death:
-            place, told = self._place(worker), " ".join(str(death).split())
+            place, told = self._place(job.worker), " ".join(str(death).split())
             raise WorkerDiedError(
-                f"{self.describe(worker)} has died, and its jobs are lost: {told}",
+                f"{self.describe(job.worker)} has died, and its jobs are lost: {told}",
                 None if place is None else place[0],
             ) from None
         if error is not None:
             raise unpack_exception(error)
         return loads(value)
 
-    def wait(self, seconds: float, group: int | None) -> None:
-        running = [call for call in self._calls if not call.done()]
-        concurrent.futures.wait(running, max(0.0, seconds), concurrent.futures.FIRST_COMPLETED)
+    def _wait(self, seconds: float, group: int | None) -> None:
+        calls = [job.call for job in self._jobs if not job.call.done()]
+        concurrent.futures.wait(calls, max(0.0, seconds), concurrent.futures.FIRST_COMPLETED)
 
     def _ask_for_beats(self, worker: int) -> Any:
         return self._actors[worker].beats.options(concurrency_group=_CONTROL_THREAD).remote()
 
-    def beats(self, worker: int) -> int:
+    def _beats(self, worker: int) -> int:
         ray, ref = ray_session.import_ray(), self._next_beats[worker]
         if ray.wait([ref], timeout=0)[0]:
             # Ignored here: if the actor has died, its jobs report that.
             with suppress(ray.exceptions.RayError):
-                self._beats[worker] = ray.get(ref)
+                self._heard[worker] = ray.get(ref)
                 self._next_beats[worker] = self._ask_for_beats(worker)
-        return self._beats[worker]
+        return self._heard[worker]
 
-    def close(self, timeout: float) -> None:
+    def _close(self, timeout: float) -> None:
         session, self._session = self._session, None
         if session is None:
             return
@@ -450,5 +448,22 @@ class RayBackend(Backend):
                 ray.wait(closing, num_returns=len(closing), timeout=seconds)
             for actor in actors:
                 ray.kill(actor, no_restart=True)
-        self._calls.clear()
         session.leave()
+
+
+def start_workers(
+    make_object: Callable[[GroupContext], Any],
+    num_groups: int,
+    options: Workers | None = None,
+    *,
+    name: str = "collector",
+    preload: Sequence[str] = (),
+) -> WorkerGroup:
+    """Start the kind of workers that `options` ask for; see `WorkerGroup`.
+
+    Without `options`, there is one process per core. With ``Workers(0)``, this process hosts all
+    groups.
+    """
+    options = options or Workers()
+    kind = RayWorkers if options.on_ray else LocalWorkers if options.n == 0 else ProcessWorkers
+    return kind(make_object, num_groups, options, name, preload)

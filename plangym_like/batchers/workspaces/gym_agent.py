@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import as_actions, empty, named_leaves, tensor_layout
+from plangym_like.batchers.trees import empty, fitting, named_leaves, tensor_layout
 from plangym_like.batchers.workspaces.agents import Agent
 from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
@@ -107,10 +107,7 @@ class EpisodeRows:
         self._blank: list[tuple[Sequence[Tensor], EpisodeRow]] = []
 
     def seed(self, seed: Sequence[int]) -> None:
-        """Set the seed of the resets after episodes that begin in given states.
-
-        See `EpisodeLanes`.
-        """
+        """Set the seed of the random generators of given states; see `EpisodeLanes`."""
         self._episodes = EpisodeLanes(self.lanes, seed)
 
     def names(self, prefix: str) -> list[str]:
@@ -374,7 +371,7 @@ class ParallelGymAgent(Agent):
 
     def _action(self, t: int, name: str, leaf: Leaf) -> NDArray[Any]:
         wanted = (self.num_envs, *leaf.shape)
-        actions = as_actions(self.get((name, t)), wanted, leaf.dtype, f"{name!r} at time {t}")
+        actions = fitting(self.get((name, t)), wanted, leaf.dtype, f"{name!r} at time {t}")
         array: NDArray[Any] = actions.numpy()
         return array
 

@@ -51,6 +51,9 @@ class PlannableAle(AleEnv):
     settled : bool
         Whether a state was restored, and no frame has run since. The emulator's screen then shows
         another state.
+    is_bare : bool
+        Whether the environment has no wrappers, so that only its user calls `step`; steps of rows
+        call `play`.
     image : array ``(height, width, 3) uint8``, optional
         The current image. If this is ``None``, it is on the screen, or unknown if `settled`.
     places : dict of str to int
@@ -68,7 +71,9 @@ class PlannableAle(AleEnv):
         self.places = PLACES.get(self._game, {})
         self.codes = np.array([action.value for action in self._action_set])
         self.previous = self.frames = 0
-        self.settled = False
+        self.settled = self.is_bare = False
+        # Whether, since the last frame, the state was saved or the game was reset.
+        self._saved = True
         self.image: NDArray[np.uint8] | None = None
         quirk = self.quirk = QUIRKS[self._game](self) if self._game in QUIRKS else None
         self.ale.reset_game()
@@ -87,7 +92,7 @@ class PlannableAle(AleEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Any]:
-        self.settled = False
+        self.settled, self._saved = False, True
         self.image = None
         self.states.forget_frame()
         if seed is None:
@@ -124,6 +129,7 @@ class PlannableAle(AleEnv):
 
     def clone(self) -> bytes:
         """Return the emulator's complete state, serialised."""
+        self._saved = True
         saved = self.states.save()
         return saved if self.quirk is None else self.quirk.completed(saved)
 
@@ -152,15 +158,16 @@ class PlannableAle(AleEnv):
 
     # Stepping
 
-    def play(self, action: Any, dt: int) -> tuple[float, bool, bool, int]:
+    def play(self, action: Any, dt: int, *, alone: bool = False) -> tuple[float, bool, bool, int]:
         """Hold `action` for `dt` times the frameskip, or until the game ends.
 
         Return the sum of the rewards, whether the episode has terminated and whether it was
-        truncated, and the number of frames that ran.
+        truncated, and the number of frames that ran. With `alone`, the result need not be that of
+        a step from a row unless the state was saved; see `Quirk.restores_first`.
         """
-        if self._restores_first and not self.settled:
+        if self._restores_first and not self.settled and (self._saved or not alone):
             self.restore(self.clone())
-        self.settled = False
+        self.settled = self._saved = False
         self.image = None
         ale, episodic = self.ale, self.episodic_life
         before = self.lives() if episodic else 0
@@ -213,13 +220,13 @@ class PlannableAle(AleEnv):
         )
         return event.value, radius
 
-    def outcome(self, action: Any, dt: int) -> Outcome:
+    def outcome(self, action: Any, dt: int, *, alone: bool = False) -> Outcome:
         """Hold `action`, and return what a step returns, and the number of frames that ran."""
-        reward, terminated, truncated, frames = self.play(action, dt)
+        reward, terminated, truncated, frames = self.play(action, dt, alone=alone)
         return self._get_obs(), reward, terminated, truncated, self._get_info(), frames
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        return self.outcome(action, 1)[:5]
+        return self.outcome(action, 1, alone=self.is_bare)[:5]
 
     def get_ram(self) -> NDArray[np.uint8]:
         """Return the console's memory, ``(128,) uint8``."""

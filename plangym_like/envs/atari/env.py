@@ -20,7 +20,6 @@ from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome
-from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.atari.emulator import PlannableAle
 from plangym_like.envs.atari.rows import AtariCodec, AtariKernel
 from plangym_like.envs.family_env import FamilyEnv
@@ -131,6 +130,7 @@ class AtariSimulator(GymnasiumSimulator):
     def make_codec(self) -> AtariCodec:
         """Return the codec, after measuring the size of the emulator's states."""
         wrapped = self.env is not self.base
+        self.base.is_bare = not wrapped
         if wrapped:
             omit_unread_screens(self.env)
         images = self.render_mode == "rgb_array"
@@ -170,11 +170,10 @@ class AtariSimulator(GymnasiumSimulator):
         outcome = self.hold(action, dt)
         return *outcome[:5], self.base.frames
 
-    steps_env_alone = True
-
-    def step_env(self, action: Any) -> EnvStep:
-        """Call ``env.step`` once and return its result; the game itself skips frames."""
-        return self.env.step(action)
+    @property
+    def steps_env_alone(self) -> bool:
+        """True, because the game itself skips frames."""
+        return True
 
     # Images
 

@@ -34,7 +34,8 @@ class Quirk:
     Attributes
     ----------
     restores_first : bool
-        Whether each step must start from a restored state.
+        Whether a step must start from a restored state, so that it gives what a step from the row
+        of this state gives. If no row is saved, ``env.step`` of Gymnasium's API need not.
     follows_frames : bool
         Whether `after_frame` must be called.
     """

@@ -27,23 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome
-from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.classic.equations import (
     DYNAMICS,
     Columns,
     Dynamics,
-    elementary_functions_agree,
 )
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.kernel import (
-    TRIALS,
-    ArrayKernel,
-    Kernel,
-    NotVectorisableError,
-    Outcomes,
-)
+from plangym_like.envs.kernel import ArrayKernel, Kernel, NotVectorisableError, Outcomes
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
@@ -80,11 +72,8 @@ class ClassicControlCodec(AttributeCodec):
         self.columns = {}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        signature = self.dynamics.signature(self._base)
-        return {
-            "class": type(self._base).__name__,
-            "constants": [*map(repr, signature or ())],
-        }
+        constants = self.dynamics.settings(self._base)
+        return {"class": type(self._base).__name__, "constants": [*map(repr, constants)]}
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return ``x`` ``(N, size)`` and, for some classes, one more attribute ``(N,)``.
@@ -143,7 +132,7 @@ class ClassicControlCodec(AttributeCodec):
 
 
 class ClassicBlocks(ArrayKernel[Columns]):
-    """Steps blocks of rows of one environment, with its current constants.
+    """Steps blocks of rows of one environment, with the constants that it has now.
 
     Parameters
     ----------
@@ -172,21 +161,6 @@ class ClassicBlocks(ArrayKernel[Columns]):
         self._x, self._states = np.empty((size, 0)), np.empty((0, size))
         # Whether `_states` holds the same numbers as the columns.
         self._is_turned = False
-
-    def sample_states(self, sim: Any) -> list[Row]:
-        """Return rows with random ``x``, some of them in single precision."""
-        dynamics, codec = self._dynamics, sim.codec
-        payload: Row = np.zeros(sim.payload_nbytes, np.uint8)
-        sim.read(payload)
-        rng, found = np.random.Generator(np.random.PCG64(4)), []
-        for index in range(TRIALS):
-            x = rng.uniform(-1, 1, len(dynamics.order)) * dynamics.sample_range
-            single = dynamics.takes_single and index % 2
-            row = payload.copy()
-            values = x.astype(np.float32) if single else x, dynamics.no_hidden, single
-            codec.fields(row[None])[0] = values
-            found.append(row)
-        return found
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         if dt * self._frameskip != 1:
@@ -266,16 +240,8 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return codec
 
     def make_kernel(self, kind: str) -> Kernel | None:
-        """Return the kernel, or ``None`` if there is none for this configuration."""
-        if self.plain_infos:
-            return None
-        if not self.codec.dynamics.suits(self.base) or not elementary_functions_agree():
-            return None
-        return ClassicBlocks(self)
-
-    def configuration(self) -> tuple[Any, ...]:
-        """Return the constants of the dynamics."""
-        return self.codec.dynamics.signature(self.base) or (None,)
+        """Return the kernel, or ``None`` if a wrapper is in the way."""
+        return None if self.plain_infos else ClassicBlocks(self)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one row with Python numbers, not arrays; return ``None`` if this is not possible."""
@@ -290,13 +256,6 @@ class ClassicControlSimulator(GymnasiumSimulator):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", _STEPPED_AGAIN)
                 return super().step(action, dt)
-
-    def step_env(self, action: Any) -> EnvStep:
-        """Step the environment itself; do not warn if the episode has already ended."""
-        if getattr(self.base, "steps_beyond_terminated", None) == 0:
-            return self.step(action, 1)[:5]
-        with np.errstate(all="ignore"):
-            return super().step_env(action)
 
 
 class ClassicControlEnv(FamilyEnv):

@@ -12,7 +12,6 @@ Two rules of NumPy matter here:
 from __future__ import annotations
 
 import abc
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ class Columns(States):
 
 
 class Dynamics(abc.ABC):
-    """The vectorised step of one environment, for N rows, with its current constants.
+    """The vectorised step of one environment, for N rows, with the constants that it has now.
 
     Attributes
     ----------
@@ -67,8 +66,6 @@ class Dynamics(abc.ABC):
         Row k of ``Columns.x`` is ``env.state[order[k]]``.
     constants : tuple of str
         Attributes of the environment that its step reads.
-    methods : tuple of str
-        Methods of the environment that its step calls.
     num_actions : int
         The number of discrete actions; 0 if the space is a ``float32`` box of shape ``(1,)``, whose
         actions may have any dtype.
@@ -78,45 +75,25 @@ class Dynamics(abc.ABC):
         The value in ``Columns.hidden`` that means ``None``. The array has the dtype of this value.
     takes_single, leaves_single : bool
         Whether `advance` can step ``float32`` states, and whether its next states are ``float32``.
-    most_singly : int
-        The number of rows up to which `advance_one` is faster than `advance`; 0 if there is only
-        `advance` (measured by `benchmarks/vector.py`).
-    sample_range : tuple of float
-        For each number of the state, the largest absolute value that trials use.
     """
 
     order: ClassVar[tuple[int, ...]]
     constants: ClassVar[tuple[str, ...]]
-    methods: ClassVar[tuple[str, ...]] = ()
     num_actions: ClassVar[int]
     hidden: ClassVar[str] = ""
     no_hidden: ClassVar[np.int32 | np.float64] = np.int32(-1)
     takes_single: ClassVar[bool] = False
     leaves_single: ClassVar[bool] = False
-    most_singly: ClassVar[int] = 0
-    sample_range: ClassVar[tuple[float, ...]]
 
     def __init__(self, env: Any) -> None:
-        values = attrgetter(*self.constants)(env)
+        values = self.settings(env)
         self.values: Any = SimpleNamespace(**dict(zip(self.constants, values, strict=True)))
 
     @classmethod
-    def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        """Return all constants that steps depend on; ``None`` if a method of `env` was replaced."""
-        if not vars(env).keys().isdisjoint(("step", *cls.methods)):
-            return None
+    def settings(cls, env: Any) -> tuple[Any, ...]:
+        """Return the values of `constants`."""
         values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
         return values
-
-    @classmethod
-    def suits(cls, env: Any) -> bool:
-        """Return whether these dynamics describe `env` in its current configuration."""
-        signature, space = cls.signature(env), env.action_space
-        if signature is None or not {*map(type, signature)} <= {int, float, bool, str}:
-            return False
-        if cls.num_actions:
-            return bool(getattr(space, "n", 0) == cls.num_actions and space.start == 0)
-        return bool(space.shape == (1,) and space.dtype == np.float32)
 
     @classmethod
     def largest(cls, env: Any) -> float:
@@ -169,24 +146,6 @@ class Dynamics(abc.ABC):
         out[:] = states
 
 
-@functools.cache
-def elementary_functions_agree() -> bool:
-    """Return whether sine, cosine and square are the same for arrays as for single numbers.
-
-    The vectorised dynamics depend on this. It may not hold on every processor, or in every version
-    of NumPy.
-    """
-    numbers = np.random.Generator(np.random.PCG64(5)).normal(0, 3, 4096)
-    pairs = (
-        (np.cos(numbers), [math.cos(x) for x in numbers.tolist()]),
-        (np.cos(numbers), [np.cos(x) for x in numbers]),
-        (np.sin(numbers), [math.sin(x) for x in numbers.tolist()]),
-        (np.sin(numbers), [np.sin(x) for x in numbers]),
-        (np.float_power(numbers, 2.0), [x**2 for x in numbers]),
-    )
-    return all(array.tolist() == singles for array, singles in pairs)
-
-
 def cosine(angles: Floats) -> Floats:
     """Return ``math.cos`` of each angle; raise `NotVectorisableError` if one is not finite."""
     cosines: Floats = np.cos(angles)
@@ -219,8 +178,6 @@ class CartPole(Dynamics):
     )
     num_actions = 2
     hidden = "steps_beyond_terminated"
-    most_singly = 6
-    sample_range = (3.0, 4.0, 0.3, 4.0)
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -329,7 +286,6 @@ class MountainCar(Dynamics):
         "gravity",
     )
     num_actions = 3
-    sample_range = (1.4, 0.08)
 
     @classmethod
     def largest(cls, env: Any) -> float:
@@ -373,23 +329,10 @@ class MountainCarContinuous(Dynamics):
     num_actions = 0
     takes_single = True
     leaves_single = True
-    sample_range = (1.4, 0.08)
 
     @classmethod
     def largest(cls, env: Any) -> float:
         return _LARGEST  # as in `MountainCar`, also in single precision
-
-    @classmethod
-    def suits(cls, env: Any) -> bool:
-        """As in `Dynamics`, but with one more condition.
-
-        Comparing a bound with the goal must give the same result in ``float32`` as in ``float64``.
-        """
-        if not super().suits(env):
-            return False
-        pairs = [(place, env.goal_position) for place in (env.min_position, env.max_position)]
-        pairs += [(speed, env.goal_velocity) for speed in (-env.max_speed, 0.0, env.max_speed)]
-        return all((a >= b) == bool(np.float32(a) >= np.float32(b)) for a, b in pairs)
 
     def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c, (position, velocity), action = self.values, columns.x, actions[:, 0]
@@ -447,7 +390,6 @@ class Pendulum(Dynamics):
     num_actions = 0
     hidden = "last_u"
     no_hidden = np.float64(np.nan)
-    sample_range = (12.0, 9.0)
 
     @classmethod
     def as_hidden(cls, number: Any) -> Any:
@@ -501,11 +443,10 @@ class Acrobot(Dynamics):
         "MAX_VEL_2",
         "torque_noise_max",
         "book_or_nips",
+        "AVAIL_TORQUE",
     )
-    methods = ("_get_ob", "_terminal", "_dsdt")
     num_actions = 3
     takes_single = True
-    sample_range = (3.2, 3.2, 13.0, 29.0)
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -516,17 +457,6 @@ class Acrobot(Dynamics):
         # Angles are wrapped one turn at a time; from larger numbers, a step leads too far for that,
         # but the environment itself may reach velocities up to its two constants.
         return max(30.0, float(env.MAX_VEL_1), float(env.MAX_VEL_2))
-
-    @classmethod
-    def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        values = super().signature(env)
-        return None if values is None else (*values, *env.AVAIL_TORQUE)
-
-    @classmethod
-    def suits(cls, env: Any) -> bool:
-        """As in `Dynamics`, but False if torques are noisy or their number is not `num_actions`."""
-        quiet = not env.torque_noise_max > 0
-        return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
 
     def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c, x = self.values, columns.x

@@ -63,6 +63,8 @@ class Robot(abc.ABC):
         ``None`` if it does something else.
     versions : sequence of MjModel
         The versions of the model, if states say in their number ``model`` which is theirs.
+    info_names : sequence of str
+        The keys of the environment's infos, in order.
     """
 
     contact_forces: ClassVar[bool] = False
@@ -73,6 +75,7 @@ class Robot(abc.ABC):
     def __init__(self, env: Any) -> None:
         self.env = env
         self.versions: Sequence[Any] = ()
+        self.info_names: Sequence[str] = ()
 
     def simulation(self) -> tuple[Any, Any, int]:
         """Return the model, the data, and the number of substeps per frame."""
@@ -98,7 +101,10 @@ class Robot(abc.ABC):
 
     @abc.abstractmethod
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        """Return the rewards, terminated flags and infos of all frames, each ``(N, F, ...)``."""
+        """Return the rewards, terminated flags and infos of all frames, each ``(N, F, ...)``.
+
+        Infos may have more keys than `info_names`.
+        """
 
     @abc.abstractmethod
     def observe(self, look: Look, out: Array) -> None:
@@ -156,8 +162,10 @@ class Recording:
         self, numbers: NDArray[np.float64], actions: Array
     ) -> tuple[Array, Array | bool, dict[str, Any]]:
         """Return the result of `Robot.compute_rewards` for the record `numbers`."""
+        frames, robot = Frames(numbers, self.places, actions), self.robot
         with np.errstate(all="ignore"):
-            return self.robot.compute_rewards(Frames(numbers, self.places, actions))
+            rewards, ended, infos = robot.compute_rewards(frames)
+        return rewards, ended, {name: infos[name] for name in robot.info_names}
 
     def observe(self, numbers: NDArray[np.float64], out: Array) -> None:
         """Write the observations of the data `numbers` ``(..., W)`` into `out`."""
@@ -488,14 +496,11 @@ class RobotKernel(Kernel):
             place = recording.places["model"][0]
             numbers[:, 1:, place] = numbers[:, :1, place]
         rewards, ended, infos = recording.compute_rewards(numbers, actions)
-        if rewards.shape[1] == 1:
-            self._write_frame(rows, block, numbers, rewards, ended, infos, elapsed)
-        else:
-            ended = np.broadcast_to(ended, rewards.shape)
-            over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
-            np.minimum(ran, over + 1, out=ran)
-            flags = over < ran, self._late(elapsed + ran)
-            self._write_results(rows, block, numbers, rewards, infos, flags, ran, held)
+        ended = np.broadcast_to(ended, rewards.shape)
+        over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
+        np.minimum(ran, over + 1, out=ran)
+        flags = over < ran, self._late(elapsed + ran)
+        self._write_results(rows, block, numbers, rewards, infos, flags, ran, held)
         self._store(rows, block, source, record.bytes[:count], ran, elapsed)
 
     def _record(self, frames: int) -> Record:
@@ -508,28 +513,6 @@ class RobotKernel(Kernel):
         return record
 
     # Results
-
-    def _write_frame(
-        self,
-        rows: Rows,
-        block: slice,
-        numbers: NDArray[np.float64],
-        rewards: NDArray[Any],
-        ended: NDArray[np.bool_] | bool,
-        infos: dict[str, Any],
-        elapsed: NDArray[np.int64],
-    ) -> None:
-        """Write the results of one frame per row, like `_write_results` with fewer operations."""
-        lead = (block, 0) if rows.inputs.horizon else (block,)
-        rows.n_step[block] = 1
-        # Adding 0 turns -0.0 into 0.0, as sums that begin at 0 do.
-        np.add(rewards[:, 0], 0.0, out=rows.rewards[lead])
-        rows.terminateds[lead] = ended if isinstance(ended, bool) else ended[:, 0]
-        rows.truncateds[lead] = self._late(elapsed + 1)
-        if rows.observations is not None:
-            self._recording.observe(numbers[:, 1], rows.observations[lead])
-        for name, column in rows.columns.items():
-            column[block] = infos[name][:, 0]
 
     def _write_results(
         self,

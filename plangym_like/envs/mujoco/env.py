@@ -5,7 +5,7 @@ Payload of a row::
     ...         MuJoCo's integration state, float64
     ...         the arrays that the robot's ``step`` reads before it simulates (Ant's torso
                 position, ...); with ``render_mode="rgb_array"``, the data that images are rendered
-                from; if bodies are flexible, all arrays of ``MjData``
+                from
     40 bytes    the random generator
     ...         the wrappers' state
 
@@ -17,16 +17,14 @@ vectorised. The results are the same.
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import gymnasium
 import mujoco
 import numpy as np
-from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from numpy.typing import NDArray
 
@@ -42,7 +40,7 @@ from plangym_like.envs.mujoco.physics import (
     INTEGRATION,
     EditedArrays,
     PhysicsCodec,
-    derived,
+    begun_episodes,
     drawn,
     model_digest,
 )
@@ -55,8 +53,6 @@ from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, s
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 logger = logging.getLogger("plangym_like")
-# The number of episodes whose first steps show what wrappers change.
-_TRIALS = 3
 
 
 class MujocoCodec(PhysicsCodec, Codec):
@@ -69,8 +65,8 @@ class MujocoCodec(PhysicsCodec, Codec):
     ----------
     base : gymnasium.envs.mujoco.MujocoEnv
         The robot, reset at least once.
-    robot_class : type of Robot, optional
-        The vectorised step, if there is one for the class of the robot.
+    robot_class : type of Robot
+        The vectorised step of the robot's class.
     images : bool
         Whether states hold the data that images are rendered from.
     edited : EditedArrays, optional
@@ -78,44 +74,28 @@ class MujocoCodec(PhysicsCodec, Codec):
 
     Attributes
     ----------
-    robot : Robot or None
+    robot : Robot
     info_types : dict of str to type
-        The type of each info as the environment returns it, if there is a vectorised step.
+        The type of each info as the environment returns it.
     """
 
     def __init__(
         self,
         base: Any,
-        robot_class: type[Robot] | None,
+        robot_class: type[Robot],
         *,
         images: bool,
         edited: EditedArrays | None = None,
     ) -> None:
         self._base, self._edited = base, edited
-        self.info_types: dict[str, type] = {}
         edited_arrays = {} if edited is None else edited.arrays
-        self.robot = None if robot_class is None else robot_class(base)
-        carried = derived(base.data) if robot_class is None else dict(robot_class.carried(base))
+        self.robot = robot_class(base)
+        carried = dict(robot_class.carried(base))
         if images:
             carried = {**drawn(base.data), **carried}
         carried = {**carried, **{f"model.{name}": edited_arrays[name] for name in edited_arrays}}
-        versions = () if self.robot is None else self.robot.versions
-        super().__init__(base.model, base.data, carried, len(versions))
-        self._note_inexactness()
-        if self.robot is not None:
-            self._find_columns()
-
-    def _note_inexactness(self) -> None:
-        base, notes = self._base, []
-        if self.robot is None:
-            notes.append(
-                f"{type(base).__name__} is not one of Gymnasium's own robots: its own "
-                "attributes, and contacts that it reads before it simulates, are not in the rows"
-            )
-        if self.lost:
-            notes.append(self.lost)
-        if notes:
-            self.exactness, self.exactness_note = "approximate", "; ".join(notes)
+        super().__init__(base.model, base.data, carried, len(self.robot.versions))
+        self._find_columns()
 
     @property
     def edits_model(self) -> bool:
@@ -142,6 +122,7 @@ class MujocoCodec(PhysicsCodec, Codec):
         info = self._base.step(trial_actions(self._base.action_space, "d")[0])[4]
         self.write(memory)
         self.info_types = {name: type(value) for name, value in info.items()}
+        self.robot.info_names = tuple(info)
         arrays = {name: np.asarray(value) for name, value in info.items()}
         self.columns = {name: (array.shape, array.dtype) for name, array in arrays.items()}
 
@@ -150,13 +131,13 @@ class MujocoCodec(PhysicsCodec, Codec):
             "class": qualified_name(type(self._base)),
             "model": model_digest(self._base.model, without=self._edited_names),
             "carried": self.carried,
-            "versions": [] if self.robot is None else list(map(model_digest, self.robot.versions)),
+            "versions": list(map(model_digest, self.robot.versions)),
             "mujoco": mujoco.__version__,
         }
 
 
 class MujocoSimulator(GymnasiumSimulator):
-    """A simulator of one robot, or of your own subclass of Gymnasium's ``MujocoEnv``.
+    """A simulator of one robot.
 
     `make_state` takes ``qpos``, ``qvel`` and the other parts of MuJoCo's integration state
     (``act``, ``time``, ``qacc_warmstart``, ``qfrc_applied``, ``xfrc_applied``, ``eq_active``, ...),
@@ -206,57 +187,43 @@ class MujocoSimulator(GymnasiumSimulator):
         return bool(foreign_wrappers(self.env))
 
     def make_codec(self) -> MujocoCodec:
-        """Reset the robot, and return its codec."""
-        if not isinstance(self.base, GymnasiumMujocoEnv):
+        """Reset the robot, and return its codec.
+
+        Raises
+        ------
+        SnapshotError
+            It is not one of Gymnasium's robots: another class may have more state.
+        """
+        robot_class = self.robot_class(self.base)
+        if robot_class is None:
             raise SnapshotError(
-                f"{type(self.base).__name__} is not a gymnasium.envs.mujoco.MujocoEnv: this family "
-                "saves only that class"
+                f"{type(self.base).__name__} is not one of Gymnasium's robots; use "
+                "plangym_like.AnyEnv for it"
             )
         edited = None
         if self._edits_model:
-            edited = EditedArrays(self.base.model, self._moments())
-        else:
-            self.reset_once()
-        images, robot_class = self.render_mode == "rgb_array", self.robot_class(self.base)
+            edited = EditedArrays(self.base.model, begun_episodes(self.env))
+        self.reset_once()
+        images = self.render_mode == "rgb_array"
         codec = MujocoCodec(self.base, robot_class, images=images, edited=edited)
-        # MuJoCo uses numbers in these arrays as indices without checking them.
-        self.checksum = not codec.is_integration or bool(codec.robot and codec.robot.versions)
+        # A damaged number of a version is an index of a list.
+        self.checksum = bool(codec.robot.versions)
         return codec
-
-    def _moments(self) -> Iterator[None]:
-        """Play some steps of the chain, and reset it; yield after each reset and step."""
-        self.reset_once()
-        actions = copy.deepcopy(self.env.action_space)
-        actions.seed(0)
-        for seed in range(_TRIALS):
-            self.env.reset(seed=seed)
-            yield
-            with contextlib.suppress(Exception):
-                for _ in range(2):
-                    self.env.step(actions.sample())
-                    yield
-        self.reset_once()
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel for the robot, or ``None`` if there is none."""
-        robot = self.codec.robot
-        codec = self.codec
-        if self.plain_infos or robot is None or not codec.is_integration or codec.edits_model:
+        if self.plain_infos or self.codec.edits_model:
             return None
         assert isinstance(self.frameskip, int)
         limit: Any = self.time_limit
         return RobotKernel(
-            robot,
+            self.codec.robot,
             self.codec,
             self.frameskip,
             self._write_generator,
             elapsed_at=None if limit is None else self.wrappers_at,
             limit=lambda: limit._max_episode_steps,
         )
-
-    def configuration(self) -> tuple[Any, ...]:
-        """Return the number of the robot's own attributes: a replaced method is one more."""
-        return (len(vars(self.base)),)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one of Gymnasium's robots by one frame; return ``None`` if this is not possible.

@@ -4,7 +4,7 @@ MuJoCo starts each step from its "integration state" (time, positions, velocitie
 warm start of the solver, controls, applied forces, mocap poses, ...). All other arrays of
 ``MjData`` are derived from it, but not always from the latest state: after ``mj_step``, bodies have
 the positions from before the last integration. So a derived array is saved too if it is read before
-the next step computes it again. If a model has flexible bodies, these are all arrays.
+the next step computes it again.
 
 State rows do not hold the model, except for the arrays that episodes or wrappers change.
 
@@ -13,9 +13,10 @@ See "The State" in the chapter "Computation" of MuJoCo's documentation.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -31,10 +32,10 @@ INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 # Parts with numbers of any size. MuJoCo resets a simulation with larger numbers than `mjMAXVAL`.
 _ANY_SIZE = ("history", "plugin_state", "userdata")
+# The number of episodes whose first steps show what changes.
+_TRIALS = 3
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
-# A copy of the model's list of plugins, and pointers to their data.
-PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
 PARTS = {
     _NAMES.get(name, name): flag
@@ -48,7 +49,7 @@ PARTS = {
 _DRAWN = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "subtree_com"),
     *("geom_xpos", "geom_xmat", "site_xpos", "site_xmat", "cam_xpos", "cam_xmat"),
-    *("light_xpos", "light_xdir", "flexvert_xpos", "flexedge_length", "actuator_length"),
+    *("light_xpos", "light_xdir", "actuator_length"),
     *("ten_length", "ten_wrapadr", "ten_wrapnum", "wrap_obj", "wrap_xpos"),
 )
 
@@ -73,10 +74,6 @@ class PhysicsCodec:
         Bytes of the whole state.
     carried : tuple of str
         The names of the carried arrays.
-    is_integration : bool
-        Whether the next step needs the integration state alone.
-    lost : str
-        What the next step needs although no state holds it; empty if there is nothing.
     slices : list of (array, slice)
         Each carried array as bytes, and its position in a payload.
     places : dict of str to (slice, shape)
@@ -85,16 +82,16 @@ class PhysicsCodec:
     Raises
     ------
     SnapshotError
-        Bodies of the model may sleep.
+        The model has flexible bodies, plugins, or bodies that may sleep.
     """
 
     def __init__(
         self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]], versions: int = 0
     ) -> None:
-        if may_sleep(model):
+        if found := _not_restored(model):
             raise SnapshotError(
-                'bodies of this model may fall asleep (<flag sleep="enable"/>), and MuJoCo does '
-                "not restore which of them sleep; disable this flag, or use snapshot='replay'"
+                f"this model has {found}, of which MuJoCo does not restore everything; use "
+                "snapshot='replay'"
             )
         self._model, self._data = model, data
         self._size = int(mujoco.mj_stateSize(model, INTEGRATION))
@@ -102,15 +99,11 @@ class PhysicsCodec:
         self.places = _parts(model, data)
         self._versions = versions
         self._names = (*self.places, *(("model",) if versions else ()))
-        self.is_integration = not model.nflex
-        if model.nflex:
-            carried = {**carried, **derived(data)}
         self.carried = tuple(carried)
         self.slices, self.nbytes = lay_out(carried, self.state_nbytes, self.places)
         # The padding after arrays whose size is not a multiple of 8 bytes.
         ends = (place.stop for _, place in self.slices)
         self._gaps = [slice(end, padded(end)) for end in ends if end % 8]
-        self.lost = "plugins have internal state (plugin_data)" if model.nplugin else ""
 
     def read(self, payload: Row) -> None:
         """Copy the simulation's state into `payload`, ``(nbytes,)`` or longer."""
@@ -200,10 +193,12 @@ class PhysicsCodec:
         return value
 
 
-def may_sleep(model: Any) -> bool:
-    """Return whether bodies of `model` may fall asleep (``<flag sleep="enable"/>``)."""
-    flag = getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", None)
-    return flag is not None and bool(model.opt.enableflags & int(flag))
+def _not_restored(model: Any) -> str:
+    """Return what of `model` has a state that MuJoCo does not restore; empty if nothing has."""
+    sleep = getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0)
+    if model.opt.enableflags & int(sleep):
+        return 'bodies that may fall asleep (<flag sleep="enable"/>)'
+    return "flexible bodies" if model.nflex else "plugins" if model.nplugin else ""
 
 
 def lay_out(
@@ -231,28 +226,6 @@ def drawn(data: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays that images of `data` are rendered from."""
     arrays = {name: getattr(data, name, None) for name in _DRAWN}
     return {name: array for name, array in arrays.items() if array is not None and array.size}
-
-
-def derived(data: Any) -> dict[str, NDArray[Any]]:
-    """Return every array of `data` that has a fixed size and is not in the integration state.
-
-    Contacts and constraints are not included: their number changes from step to step, and they are
-    stored elsewhere. Pointers to the data of plugins are not included either.
-    """
-    first, parts = address_of(data.qpos), PARTS.keys() | PLUGINS
-    found = {}
-    for name in dir(data):
-        array = getattr(data, name, None)
-        if not isinstance(array, np.ndarray) or name in parts or not array.size:
-            continue
-        if first <= address_of(array) < first + data.nbuffer and array.flags.c_contiguous:
-            found[name] = array
-    return found
-
-
-def address_of(array: NDArray[Any]) -> int:
-    """Return the address of the first byte of `array`."""
-    return int(array.__array_interface__["data"][0])
 
 
 def _parts(model: Any, data: Any) -> dict[str, tuple[slice, tuple[int, ...]]]:
@@ -300,6 +273,20 @@ def _options(model: Any, without: Collection[str]) -> dict[str, Any]:
         names = [f"{group}.{name}" for name in dir(part) if name[0] != "_"]
         found.update({name: attrgetter(name)(model) for name in names if name not in without})
     return copy.deepcopy(found)
+
+
+def begun_episodes(env: Any) -> Iterator[None]:
+    """Play the first two steps of some episodes of `env`; yield after each reset and step."""
+    # Sampling from the environment's own space would change its random sequence.
+    actions = copy.deepcopy(env.action_space)
+    actions.seed(0)
+    for seed in range(_TRIALS):
+        env.reset(seed=seed)
+        yield
+        with contextlib.suppress(Exception):
+            for _ in range(2):
+                env.step(actions.sample())
+                yield
 
 
 class EditedArrays:

@@ -1,7 +1,8 @@
 """The vectorised steps of Gymnasium's MuJoCo robots, versions 4 and 5.
 
 The last axes of an array hold the data of one frame. The axes before them, written ``...``, are
-rows and frames; operations keep these axes.
+rows and frames; operations keep these axes. A class is that of both versions, unless there is one
+for version 4 too; infos have all names that either version uses (see `Robot.info_names`).
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ class Parts(NamedTuple):
     alive: Array
     touch: Array | None = None
 
-    def infos_v4(self, named: dict[str, Array]) -> dict[str, Any]:
-        """Return infos as most robots of version 4 have them; `named` come first."""
-        return {**named, **moved(self.place, self.speed), "forward_reward": self.forward}
-
 
 # HalfCheetah and Swimmer
+
+
+# The names of parts of rewards in infos.
+_FORWARD = "reward_forward", "reward_run", "reward_fwd", "reward_linvel", "forward_reward"
+_EFFORT = "reward_ctrl", "reward_quadctrl"
+_ALIVE = "reward_survive", "reward_alive"
 
 
 class Runner(Robot):
@@ -60,7 +63,25 @@ class Runner(Robot):
 
     def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
         """Return the infos."""
-        raise NotImplementedError
+        place, speed = self.shown_place(frames, parts), parts.speed
+        found = {
+            "x_position": place[..., 0],
+            "y_position": place[..., 1],
+            "x_velocity": speed[..., 0],
+            "y_velocity": speed[..., 1],
+            **dict.fromkeys(_FORWARD, parts.forward),
+            **dict.fromkeys(_EFFORT, -parts.effort),
+            **dict.fromkeys(_ALIVE, parts.alive),
+        }
+        if "distance_from_origin" in self.info_names:
+            found["distance_from_origin"] = length_of(place)
+        if parts.touch is not None:
+            found["reward_contact"] = -parts.touch
+        return found
+
+    def shown_place(self, frames: Frames, parts: Parts) -> Array:
+        """Return the position ``(..., 2)`` that infos have."""
+        return parts.place
 
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
         place, speed = self.motion(frames)
@@ -73,39 +94,13 @@ class Runner(Robot):
 
 
 class HalfCheetah(Runner):
-    """HalfCheetah-v5."""
+    """HalfCheetah."""
 
     hidden = 1
-    forward_name = "reward_forward"
-
-    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        return {
-            "x_position": parts.place[..., 0],
-            "x_velocity": parts.speed[..., 0],
-            self.forward_name: parts.forward,
-            "reward_ctrl": -parts.effort,
-        }
-
-
-class HalfCheetahV4(HalfCheetah):
-    """HalfCheetah-v4."""
-
-    forward_name = "reward_run"
 
 
 class Swimmer(Runner):
-    """Swimmer-v5."""
-
-    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        own = {"reward_forward": parts.forward, "reward_ctrl": -parts.effort}
-        return {**moved(parts.place, parts.speed), **own}
-
-
-class SwimmerV4(Swimmer):
-    """Swimmer-v4."""
-
-    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        return parts.infos_v4({"reward_fwd": parts.forward, "reward_ctrl": -parts.effort})
+    """Swimmer."""
 
 
 # Walker2d, Hopper and Ant
@@ -166,15 +161,8 @@ class Walker2d(Legged):
         return not upright and env._terminate_when_unhealthy
 
     def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        z = frames.after("qpos")[..., 1]
-        return {
-            "x_position": parts.place[..., 0],
-            "z_distance_from_origin": z - self.env.init_qpos[1],
-            "x_velocity": parts.speed[..., 0],
-            "reward_forward": parts.forward,
-            "reward_ctrl": -parts.effort,
-            "reward_survive": parts.alive,
-        }
+        height = parts.place[..., 1] - self.env.init_qpos[1]
+        return {**super().infos(frames, parts), "z_distance_from_origin": height}
 
     def observe(self, look: Look, out: Array) -> None:
         put_parts(out, self.shown_positions(look, 1), np.clip(look("qvel"), -10, 10))
@@ -184,9 +172,6 @@ class Walker2dV4(Walker2d):
     """Walker2d-v4."""
 
     rewards_end = True
-
-    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        return {"x_position": parts.place[..., 0], "x_velocity": parts.speed[..., 0]}
 
 
 class Hopper(Walker2d):
@@ -243,15 +228,8 @@ class Ant(Legged):
         costs: Array = self.env._contact_cost_weight * total_of(np.square(contacts), 2)
         return costs
 
-    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        assert parts.touch is not None
-        return {
-            **moved(frames.after("qpos")[..., :2], parts.speed),
-            "reward_forward": parts.forward,
-            "reward_ctrl": -parts.effort,
-            "reward_contact": -parts.touch,
-            "reward_survive": parts.alive,
-        }
+    def shown_place(self, frames: Frames, parts: Parts) -> Array:
+        return frames.after("qpos")[..., :2]
 
     def observe(self, look: Look, out: Array) -> None:
         parts = [self.shown_positions(look, 2), look("qvel")]
@@ -281,10 +259,12 @@ class AntV4(Ant):
         return super().touch(frames) if self.env._use_contact_forces else None
 
     def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        # With contact forces, version 4 returns their costs under this name.
-        control = parts.effort if parts.touch is None else parts.touch
-        named = {"reward_forward": parts.forward, "reward_ctrl": -control}
-        return parts.infos_v4({**named, "reward_survive": parts.alive})
+        # With contact forces, version 4 returns their costs as those of the controls.
+        costs = {} if parts.touch is None else {"reward_ctrl": -parts.touch}
+        return {**super().infos(frames, parts), **costs}
+
+    def shown_place(self, frames: Frames, parts: Parts) -> Array:
+        return parts.place
 
     def observe(self, look: Look, out: Array) -> None:
         parts = [self.shown_positions(look, 2), look("qvel")]
@@ -338,20 +318,11 @@ class Humanoid(Legged):
         return clipped
 
     def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        assert parts.touch is not None
-        qpos = frames.after("qpos")
-        return {
-            "x_position": qpos[..., 0],
-            "y_position": qpos[..., 1],
-            "tendon_length": frames.after("ten_length"),
-            "tendon_velocity": frames.after("ten_velocity"),
-            # The first two keys, which are in `moved` too, keep their order in the dict.
-            **moved(qpos[..., :2], parts.speed),
-            "reward_survive": parts.alive,
-            "reward_forward": parts.forward,
-            "reward_ctrl": -parts.effort,
-            "reward_contact": -parts.touch,
-        }
+        tendons = {f"tendon_{name}": frames.after(f"ten_{name}") for name in ("length", "velocity")}
+        return {**super().infos(frames, parts), **tendons}
+
+    def shown_place(self, frames: Frames, parts: Parts) -> Array:
+        return frames.after("qpos")[..., :2]
 
     def observe(self, look: Look, out: Array) -> None:
         parts = [self.shown_positions(look, 2), look("qvel")]
@@ -370,9 +341,8 @@ class HumanoidV4(Humanoid):
     def touch(self, frames: Frames) -> Array | None:
         return None
 
-    def infos(self, frames: Frames, parts: Parts) -> dict[str, Any]:
-        named = {"reward_linvel": parts.forward, "reward_quadctrl": -parts.effort}
-        return parts.infos_v4({**named, "reward_alive": parts.alive})
+    def shown_place(self, frames: Frames, parts: Parts) -> Array:
+        return parts.place
 
     def observe(self, look: Look, out: Array) -> None:
         put_parts(out, self.shown_positions(look, 2), *_everything_else(look))
@@ -384,45 +354,31 @@ class HumanoidStandup(Robot):
     contact_forces = True
     recorded, observe = Humanoid.recorded, Humanoid.observe
 
-    def weights(self) -> tuple[float, float, tuple[float, float]]:
-        """Return the weights of controls and impacts, and the range of the cost of impacts."""
-        env = self.env
-        return env._ctrl_cost_weight, env._impact_cost_weight, env._impact_cost_range
-
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        control_weight, impact_weight, impacts = self.weights()
+        # Version 4 has no weights.
+        control_weight = getattr(self.env, "_ctrl_cost_weight", 0.1)
+        impact_weight = getattr(self.env, "_impact_cost_weight", 0.5e-6)
+        impacts = getattr(self.env, "_impact_cost_range", (-np.inf, 10))
         upward = (frames.after("qpos")[..., 2] - 0) / self.env.model.opt.timestep
         effort = control_weight * total_of(np.square(frames.after("ctrl")))
         impact = impact_weight * total_of(np.square(frames.after("cfrc_ext")), 2)
         impact = np.clip(impact, *impacts)
+        qpos = frames.after("qpos")
         infos = {
-            **self.own_infos(frames),
+            "x_position": qpos[..., 0],
+            "y_position": qpos[..., 1],
+            "z_distance_from_origin": qpos[..., 2] - self.env.init_qpos[2],
+            "tendon_length": frames.after("ten_length"),
+            "tendon_velocity": frames.after("ten_velocity"),
             "reward_linup": upward,
             "reward_quadctrl": -effort,
             "reward_impact": -impact,
         }
         return upward - effort - impact + 1, False, infos
 
-    def own_infos(self, frames: Frames) -> dict[str, Any]:
-        """Return the infos of version 5 alone."""
-        qpos = frames.after("qpos")
-        return {
-            "x_position": qpos[..., 0],
-            "y_position": qpos[..., 1],
-            "z_distance_from_origin": qpos[..., 2] - self.env.init_qpos[2],
-            "tendon_length": frames.after("ten_length"),
-            "tendon_velocity": frames.after("ten_velocity"),
-        }
-
 
 class HumanoidStandupV4(HumanoidStandup):
     """HumanoidStandup-v4."""
-
-    def weights(self) -> tuple[float, float, tuple[float, float]]:
-        return 0.1, 0.5e-6, (-np.inf, 10)
-
-    def own_infos(self, frames: Frames) -> dict[str, Any]:
-        return {}
 
     def observe(self, look: Look, out: Array) -> None:
         put_parts(out, look("qpos")[..., 2:], *_everything_else(look))
@@ -457,8 +413,8 @@ class InvertedPendulumV4(InvertedPendulum):
     """InvertedPendulum-v4, where every step is rewarded."""
 
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        rewards, ended, _ = super().compute_rewards(frames)
-        return np.ones(rewards.shape), ended, {}
+        rewards, ended, infos = super().compute_rewards(frames)
+        return np.ones(rewards.shape), ended, infos
 
 
 class InvertedDoublePendulum(Robot):
@@ -511,9 +467,6 @@ class InvertedDoublePendulumV4(InvertedDoublePendulum):
 
     def bonus(self, ended: Array) -> Array:
         return np.full(ended.shape, 10)
-
-    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        return *super().compute_rewards(frames)[:2], {}
 
 
 def _squared(numbers: Array) -> Array:
@@ -606,25 +559,10 @@ class Pusher(Robot):
 
 
 def robot_for(env: Any) -> type[Robot] | None:
-    """Return the `Robot` class for `env`, or ``None`` if it is not one of Gymnasium's robots.
-
-    Pusher-v4 has none, because it needs an older MuJoCo.
-    """
+    """Return the `Robot` class for `env`, or ``None`` if it is not one of Gymnasium's robots."""
     folder, _, module = type(env).__module__.rpartition(".")
-    version = "V4" if module.endswith("_v4") else ""
-    found = globals().get(type(env).__name__.removesuffix("Env") + version)
-    return found if folder == "gymnasium.envs.mujoco" else None
-
-
-def moved(place: Array, speed: Array) -> dict[str, Array]:
-    """Return the infos of a robot that is at `place` and moves at `speed` in a plane.
-
-    `place` and `speed` are ``(..., 2)``.
-    """
-    return {
-        "x_position": place[..., 0],
-        "y_position": place[..., 1],
-        "distance_from_origin": length_of(place),
-        "x_velocity": speed[..., 0],
-        "y_velocity": speed[..., 1],
-    }
+    if folder != "gymnasium.envs.mujoco":
+        return None
+    name, robots = type(env).__name__.removesuffix("Env"), globals()
+    found: type[Robot] | None = robots.get(name)
+    return robots.get(f"{name}V4", found) if module.endswith("_v4") else found

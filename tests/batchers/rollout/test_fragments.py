@@ -46,7 +46,7 @@ MODES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
 }
 
 
-@pytest.fixture(params=first_of(MODES, 3))
+@pytest.fixture(params=first_of(MODES, 2))
 def mode(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Fragment]]]:
     """``mode(factory, actor, count, **options)``: the first fragments of one group of lanes."""
     make, fixed, every = MODES[request.param]

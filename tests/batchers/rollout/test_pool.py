@@ -12,71 +12,44 @@ import psutil
 import pytest
 import torch
 from counting import Count, Follower
+from usual import first_of
 
 from plangym_like.batchers import Workers
 from plangym_like.batchers.rollout import BaseActorModule, multi, same
-from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
     InputError,
-    RemoteTraceback,
     WorkerDiedError,
-    WorkerTimeoutError,
 )
 
 
 class Trap(Count):
-    """A Count that does something at the fourth step of its third episode, once it is armed."""
+    """A Count that kills its process at the fourth step of an episode, once it is armed."""
 
-    def __init__(self, what: str, flag: str) -> None:
+    def __init__(self, flag: str) -> None:
         super().__init__()
-        self.what, self.flag = what, flag
+        self.flag = flag
 
     def step(self, action: Any) -> Any:
         if os.path.exists(self.flag) and self.index == 3:
-            if self.what == "raise":
-                raise FloatingPointError("the world is broken")
-            if self.what == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            while self.what == "hang":
-                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
 
 
-def _start(factory: Callable[[], Any], **options: Any) -> Any:
-    return multi.rollout(factory, Follower(), 5, 4, 2, 8, 2, workers=Workers(2, **options))
-
-
-ENDS = {
-    "raise": (FloatingPointError, "the world is broken"),
-    "kill": (WorkerDiedError, "SIGKILL"),
-    "hang": (WorkerTimeoutError, "no progress"),
-}
-
-
-@pytest.mark.parametrize("what", list(ENDS))
-def test_what_goes_wrong_in_a_worker_comes_out(what: str, tmp_path: Path) -> None:
-    flag = tmp_path / "armed"
-    error, text = ENDS[what]
-    # No worker that makes progress is silent for so long, however busy the machine is.
-    patience = 5.0 if what == "hang" else 600.0
-    with _start(lambda: Trap(what, str(flag)), timeout=patience) as it:
+def test_a_worker_that_dies_comes_out(tmp_path: Path) -> None:
+    flag, workers = tmp_path / "armed", Workers(2, timeout=600.0)
+    with multi.rollout(lambda: Trap(str(flag)), Follower(), 5, 4, 2, 8, 2, workers=workers) as it:
         next(it), next(it)
         pids = it.pids
         flag.touch()
-        start = time.monotonic()
-        with pytest.raises(error, match=text) as caught:
+        with pytest.raises(WorkerDiedError, match="SIGKILL") as caught:
             while True:
                 next(it)
-        assert time.monotonic() - start < 100
         (*_, where) = caught.value.__notes__
         assert "in worker rollout-" in where
         assert any(f"pid {pid}" in where for pid in pids)
-        if what == "raise":
-            assert isinstance(caught.value.__cause__, RemoteTraceback)
-            assert 'raise FloatingPointError("the world is broken")' in str(caught.value.__cause__)
         assert not any(map(psutil.pid_exists, pids))
-        with pytest.raises(ClosedError, match=error.__name__):
+        with pytest.raises(ClosedError, match="WorkerDiedError"):
             next(it)
 
 
@@ -84,7 +57,8 @@ def test_environments_are_closed_if_that_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine, workers may take longer than the default to end.
-    monkeypatch.setattr(WorkerGroup, "close", partialmethod(WorkerGroup.close, timeout=100))
+    close_in_time = partialmethod(multi.PooledRollout.close, timeout=100)
+    monkeypatch.setattr(multi.PooledRollout, "close", close_in_time)
 
     class Closing(Count):
         def close(self) -> None:
@@ -139,64 +113,46 @@ def test_the_first_ready_is_the_first_served(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
-def test_an_interrupt_loses_nothing(n_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with multi.rollout(
-        Count, Follower(), 5, 2, 1, 4, 2, workers=n_workers, ordered=True, seed=0
-    ) as it:
-        next(it)
-        wait, calls = it._workers.wait, []
-
-        def interrupted(*args: Any, **options: Any) -> Any:
-            calls.append(1)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return wait(*args, **options)
-
-        monkeypatch.setattr(it._workers, "wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            for _ in range(9):
-                next(it)
-        seen = it.stats.batches
-        for number in range(seen, seen + 6):
-            assert next(it).state.obs[0, :, 0].tolist() == [5 * number % 7] * 2
-
-
-@pytest.mark.parametrize("n_workers", [0, 1])
-def test_a_fragment_whose_copy_was_interrupted_comes_next(
-    n_workers: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("n_workers", first_of([1, 0, 2]))
+@pytest.mark.parametrize("at", ["wait", "assemble"])
+def test_an_interrupt_loses_nothing(
+    n_workers: int, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with multi.rollout(
         Count, Follower(), 5, 2, 1, 4, 2, workers=n_workers, ordered=True, seed=0
     ) as it:
         next(it)
-        assemble, broken = it._assemble, [1, 1]
+        owner, name = (it._workers, "wait") if at == "wait" else (it, "_assemble")
+        original, calls = getattr(owner, name), []
 
-        def interrupted(*args: Any) -> Any:
-            if broken:
-                broken.pop()
+        def interrupted(*args: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) in (2, 3):
                 raise KeyboardInterrupt
-            return assemble(*args)
+            return original(*args, **options)
 
-        monkeypatch.setattr(it, "_assemble", interrupted)
-        for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                next(it)
-        for number in range(1, 6):
-            assert next(it).state.obs[0, :, 0].tolist() == [5 * number % 7] * 2
+        monkeypatch.setattr(owner, name, interrupted)
+        interrupts = 0
+        while it.stats.batches < 8:
+            number = it.stats.batches
+            try:
+                assert next(it).state.obs[0, :, 0].tolist() == [5 * number % 7] * 2
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert interrupts == 2
 
 
 def test_a_lag_is_never_exceeded() -> None:
     actor = Follower()
     for max_lag in (0, 3):
         lags = []
-        with multi.rollout(Count, actor, 5, 3, 1, 12, 2, workers=2, max_lag=max_lag) as it:
+        with multi.rollout(Count, actor, 5, 3, 1, 12, 2, workers=0, max_lag=max_lag) as it:
             for _ in range(12):
                 fragment = next(it)
                 lags.append(it.stats.version - int(fragment.version.min()))
                 with torch.no_grad():
                     actor.weight += 1
-        assert max(lags) <= max_lag
+        assert max(lags) == max_lag
         assert it.stats.version == 11
 
 
@@ -239,8 +195,8 @@ class _Wrong(BaseActorModule):
     ("answer", "message"),
     [
         (lambda obs: obs, r"\(actions, hx, info\)"),
-        (lambda obs: (obs, (), {}), r"must have the shape \(1, 1\)"),
-        (lambda obs: ({"x": obs}, (), {}), "must be a tree of tensors like the action space"),
+        (lambda obs: (obs, (), {}), r"must be a tensor \(1, 1\)"),
+        (lambda obs: ({"x": obs}, (), {}), "must be a tensor .*got dict"),
         (lambda obs: (obs[..., 0].long(), (), {"value": torch.zeros(1)}), r"axes \(T, B\)"),
     ],
 )

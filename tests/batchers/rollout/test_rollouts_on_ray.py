@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 import torch
 from counting import Policy
-from vanishing import assert_gone
+from suite import assert_gone
 
 from plangym_like.batchers import Workers
 from plangym_like.batchers.rollout import Fragment, multi

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from vanishing import assert_gone
+from suite import assert_gone
 
-from plangym_like.batchers.workers.backend import GroupContext, Workers
-from plangym_like.batchers.workers.group import WorkerGroup
+from plangym_like.batchers.workers.group import WorkerGroup, Workers
+from plangym_like.batchers.workers.hosted import GroupContext
+from plangym_like.batchers.workers.remote import start_workers
 from plangym_like.errors import (
     ClosedError,
     MissingExtraError,
@@ -56,7 +57,7 @@ def workers_of(
     num_groups: int, num_workers: int, make: Any = Hosted, **options: Any
 ) -> WorkerGroup:
     on_ray = Workers(num_workers, ray={"resources": {"num_cpus": 0}}, **options)
-    return WorkerGroup(make, num_groups, on_ray)
+    return start_workers(make, num_groups, on_ray)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
         with pytest.raises(WorkerTimeoutError, match=rf"worker collector-0 \(pid {pid} on node"):
             while True:
                 workers.wait(0.05)
-                heard.add(workers._workers.beats(0))
+                heard.add(workers._beats(0))
         assert 40 in heard and heard & set(range(1, 40))
         with pytest.raises(ClosedError, match="no progress"):
             workers.wait()

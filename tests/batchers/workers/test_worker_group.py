@@ -12,8 +12,9 @@ import pytest
 import torch
 from usual import first_of
 
-from plangym_like.batchers.workers.backend import GroupContext, Workers
-from plangym_like.batchers.workers.group import WorkerGroup
+from plangym_like.batchers import Workers
+from plangym_like.batchers.workers.hosted import GroupContext
+from plangym_like.batchers.workers.remote import start_workers
 from plangym_like.errors import (
     ClosedError,
     InputError,
@@ -80,7 +81,7 @@ def test_objects_are_made_with_the_settings_of_the_caller(
     torch.set_default_dtype(torch.float64)
     torch.set_float32_matmul_precision("high")
     try:
-        with WorkerGroup(Settings, 2, Workers(num_workers)) as workers:
+        with start_workers(Settings, 2, Workers(num_workers)) as workers:
             for group in range(2):
                 assert workers.run(group, "read") == (2, torch.float64, "high")
     finally:
@@ -90,7 +91,7 @@ def test_objects_are_made_with_the_settings_of_the_caller(
 
 @WORKERS
 def test_every_group_is_hosted_somewhere(num_workers: int) -> None:
-    with WorkerGroup(Hosted, 4, Workers(num_workers)) as workers:
+    with start_workers(Hosted, 4, Workers(num_workers)) as workers:
         places = [workers.run(group, "where") for group in range(4)]
     assert [group for group, _, _ in places] == [0, 1, 2, 3]
     assert len({pid for _, pid, _ in places}) == max(num_workers, 1)
@@ -101,7 +102,7 @@ def test_every_group_is_hosted_somewhere(num_workers: int) -> None:
 @WORKERS
 def test_results_stay_as_they_are_until_they_are_released(num_workers: int) -> None:
     """Small ones are sent; large ones, after the first, come through lent memory."""
-    with WorkerGroup(Hosted, 3, Workers(num_workers)) as workers:
+    with start_workers(Hosted, 3, Workers(num_workers)) as workers:
         for length in (4, 20_000, 20_000, 50_000, 1_000, 50_000):
             jobs = [workers.submit(value % 3, "fill", value, length) for value in range(7)]
             assert {workers.wait() for _ in jobs} == {*jobs} and workers.wait() is None
@@ -114,22 +115,29 @@ def test_results_stay_as_they_are_until_they_are_released(num_workers: int) -> N
 
 
 @WORKERS
-def test_published_weights_are_loaded_by_their_version(num_workers: int) -> None:
-    with WorkerGroup(Hosted, 2, Workers(num_workers)) as workers:
-        tree = {"x": torch.ones(2)}
+@pytest.mark.parametrize("size", [2, 20_000], ids=["sent", "in shared memory"])
+def test_a_job_loads_what_was_published_before_it(num_workers: int, size: int) -> None:
+    with start_workers(Hosted, 2, Workers(num_workers)) as workers:
+        jobs, expected = [workers.submit(0, "read", -1)], [None]
+        tree = {"x": torch.ones(size)}
         assert workers.publish(tree) == 0
-        assert [workers.run(group, "read", -1) for group in (0, 1)] == [(0, [1.0, 1.0])] * 2
-        assert workers.run(1, "read", 0) is None
+        jobs += [
+            workers.submit(group, "read", known) for group, known in ((0, -1), (1, -1), (1, 0))
+        ]
         tree["x"] += 1
         assert workers.publish(tree) == 1
-        assert workers.run(1, "read", 0) == (1, [2.0, 2.0])
+        jobs.append(workers.submit(0, "read", 0))
         assert workers.publish({"x": torch.zeros(3)}) == 2
-        assert [workers.run(group, "read", 1) for group in (0, 1)] == [(2, [0.0] * 3)] * 2
+        jobs.append(workers.submit(1, "read", 1))
+        while workers.wait():
+            pass
+        expected += [(0, [1.0] * size)] * 2 + [None, (1, [2.0] * size), (2, [0.0] * 3)]
+        assert [job.result for job in jobs] == expected
 
 
 @WORKERS
 def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
-    with WorkerGroup(Hosted, 2, Workers(num_workers)) as workers:
+    with start_workers(Hosted, 2, Workers(num_workers)) as workers:
         first, other = workers.submit(1, "fill", 1, 1), workers.submit(0, "fill", 2, 1)
         assert workers.run(1, "where")[0] == 1
         assert first.call.done()
@@ -137,9 +145,9 @@ def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
 
 
 def test_weights_of_changing_shapes_leave_no_descriptors() -> None:
-    with WorkerGroup(Hosted, 1, Workers(1)) as workers:
+    with start_workers(Hosted, 1, Workers(1)) as workers:
         counts = []
-        for size in range(1, 6):
+        for size in range(20_000, 20_005):
             version = workers.publish({"x": torch.ones(size)})
             assert workers.run(0, "read", -1) == (version, [1.0] * size)
             counts.append([psutil.Process(pid).num_fds() for pid in (os.getpid(), *workers.pids)])
@@ -151,7 +159,7 @@ def test_the_first_error_is_raised_even_if_closing_fails_too() -> None:
         def close(self) -> None:
             raise ValueError("cannot be closed")
 
-    with WorkerGroup(Stubborn, 1, Workers(0)) as workers:
+    with start_workers(Stubborn, 1, Workers(0)) as workers:
         workers.submit(0, "fail")
         with pytest.raises(ZeroDivisionError, match="no rows") as caught:
             workers.wait()
@@ -160,7 +168,7 @@ def test_the_first_error_is_raised_even_if_closing_fails_too() -> None:
 
 @WORKERS
 def test_an_error_keeps_its_type_and_says_where(num_workers: int) -> None:
-    with WorkerGroup(Hosted, 2, Workers(num_workers), name="tester") as workers:
+    with start_workers(Hosted, 2, Workers(num_workers), name="tester") as workers:
         pids = workers.pids
         workers.submit(1, "fail")
         with pytest.raises(ZeroDivisionError, match="no rows") as caught:
@@ -184,7 +192,7 @@ def test_a_resident_that_cannot_be_made(num_workers: int) -> None:
             raise LookupError("no game of that name")
         return Hosted(context)
 
-    with WorkerGroup(make, 2, Workers(num_workers)) as workers:
+    with start_workers(make, 2, Workers(num_workers)) as workers:
         pids = workers.pids
         workers.submit(0, "where")
         workers.submit(1, "where")
@@ -197,7 +205,7 @@ def test_a_resident_that_cannot_be_made(num_workers: int) -> None:
 @pytest.mark.parametrize("error", [WorkerDiedError, WorkerTimeoutError])
 def test_a_worker_that_dies_or_hangs(error: type[Exception]) -> None:
     patience = 600.0 if error is WorkerDiedError else 3.0
-    with WorkerGroup(Hosted, 2, Workers(2, timeout=patience)) as workers:
+    with start_workers(Hosted, 2, Workers(2, timeout=patience)) as workers:
         pids = workers.pids
         workers.run(0, "where"), workers.run(1, "where")
         workers.submit(0, "work", 600.0)
@@ -214,7 +222,7 @@ def test_a_worker_that_dies_or_hangs(error: type[Exception]) -> None:
 
 @pytest.mark.full
 def test_slow_is_not_hung() -> None:
-    with WorkerGroup(Hosted, 1, Workers(1, timeout=3.0)) as workers:
+    with start_workers(Hosted, 1, Workers(1, timeout=3.0)) as workers:
         assert workers.run(0, "work", 7.0) == "done"
         job = workers.submit(0, "work", 4.0)
         assert workers.wait(0.05) is None
@@ -223,7 +231,7 @@ def test_slow_is_not_hung() -> None:
 
 @pytest.mark.parametrize("method", first_of(["hang", "work"]))
 def test_closing_is_quick_in_the_middle_of_anything(method: str) -> None:
-    workers = WorkerGroup(Hosted, 2, Workers(2))
+    workers = start_workers(Hosted, 2, Workers(2))
     pids = workers.pids
     for group in range(2):
         workers.submit(group, method, *([600.0] if method == "work" else []))
@@ -238,7 +246,7 @@ def test_closing_is_quick_in_the_middle_of_anything(method: str) -> None:
 
 def test_numbers_that_make_no_sense() -> None:
     with pytest.raises(InputError):
-        WorkerGroup(Hosted, 0)
+        start_workers(Hosted, 0)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"n": -1}, "number of workers"),
         ({"n": 1.0}, "number of workers"),

@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
-from gymnasium import spaces
+from counting import Count
 from gymnasium.wrappers import Autoreset
 
 from plangym_like.batchers.workspaces import (
@@ -18,37 +17,6 @@ from plangym_like.batchers.workspaces import (
     TemporalAgent,
     Workspace,
 )
-
-
-class Count(gymnasium.Env[Any, Any]):
-    """Observes the number of the step; earns 10 times it and the action; ends at `end`.
-
-    Given `limit`, it is cut off there instead.
-    """
-
-    action_space = spaces.Discrete(4)
-
-    def __init__(self, end: int = 7, limit: int | None = None, dtype: Any = np.uint8) -> None:
-        self.observation_space = spaces.Box(0, 255, (1,), dtype)
-        self.end, self.limit, self.dtype = end, limit, dtype
-        self.index = 0
-        self.over = True
-
-    def _observe(self) -> Any:
-        return np.array([self.index], self.dtype)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.index, self.over = 0, False
-        return self._observe(), {}
-
-    def step(self, action: Any) -> Any:
-        assert not self.over, "an episode that has ended was stepped"
-        reward = 10.0 * self.index + float(action)
-        self.index += 1
-        terminated, truncated = self.index == self.end, self.index == self.limit
-        self.over = terminated or truncated
-        return self._observe(), reward, terminated, truncated, {}
 
 
 class Staggered:

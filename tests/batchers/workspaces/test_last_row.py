@@ -49,13 +49,6 @@ def test_the_row_where_they_stand_is_known_wherever_it_went(move: Any) -> None:
         assert moved[name][-11:].equal(whole[name][-11:])
 
 
-def test_rows_before_the_last_are_not_where_they_stand() -> None:
-    agent, workspace = counting(2, True), Workspace()
-    agent(workspace, n_steps=10)
-    with pytest.raises(InputError, match="stepped elsewhere since"):
-        agent(workspace, t=7, n_steps=1)
-
-
 class Interrupted(Count):
     armed: ClassVar[list[tuple[str, int]]] = []
 

@@ -132,20 +132,6 @@ def test_another_course_is_refused() -> None:
         env.seed(3)(workspace, t=6)
 
 
-def test_a_run_goes_on_where_it_stopped_on_a_copy_too() -> None:
-    agent = counting(2, autoreset=True)
-    workspace = _run(agent, n_steps=6)
-    agent(workspace, t=6, n_steps=6)
-    moved = Workspace(workspace)
-    agent(moved, t=12, n_steps=6)
-    assert moved["env/timestep"][:, 0].tolist() == [t % 8 for t in range(18)]
-    assert workspace.time_size() == 12
-    by_hand = Workspace()
-    by_hand.set("action", 0, moved["action"][-1])
-    agent(by_hand, t=1, n_steps=3)
-    assert by_hand.get("env/timestep", 3).tolist() == [20 % 8] * 2
-
-
 def test_without_last_states() -> None:
     agent = counting(2, autoreset=True, include_last_state=False)
     workspace = _run(agent, n_steps=16)

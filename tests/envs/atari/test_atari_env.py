@@ -9,8 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, reached, row
-from gymnasium.wrappers import FrameStackObservation
-from small_envs import preprocessed
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from usual import first_of
 
 import plangym_like
@@ -37,9 +36,6 @@ def test_an_id_with_the_module_that_registers_it() -> None:
     state, obs, _ = named.reset(seed=2)
     assert_same(obs, plain.reset(seed=2)[1])
     assert_same(plain.step_batch([0, 2], state), named.step_batch([0, 2], state))
-    envs = plangym_like.make_vec("ale_py:ALE/Pong-v5", 1, obs_type="ram")
-    assert envs.spec is not None and envs.spec.id == "ALE/Pong-v5"
-    assert envs.get_attr("stickiness") == (0.25,)
 
 
 def assert_episodes_equal_gymnasiums(name: str, steps: int, **kwargs: Any) -> None:
@@ -72,17 +68,17 @@ def assert_episodes_equal_gymnasiums(name: str, steps: int, **kwargs: Any) -> No
         [
             ("ALE/MsPacman-v5", {"obs_type": "ram", "frameskip": 1, "full_action_space": True}),
             ("ALE/SpaceInvaders-v5", {"obs_type": "grayscale", "mode": 3, "difficulty": 1}),
-            ("ALE/Breakout-v5", {"continuous": True}),
-            ("ALE/Breakout-v5", {"sound_obs": True, "obs_type": "ram"}),
-            ("ALE/Solaris-v5", {"obs_type": "grayscale"}),
             ("ALE/Pong-v5", {"frameskip": (2, 5), "obs_type": "ram"}),
+            ("ALE/Breakout-v5", {"continuous": True}),
+            ("ALE/Solaris-v5", {"obs_type": "grayscale"}),
+            ("ALE/Breakout-v5", {"sound_obs": True, "obs_type": "ram"}),
             ("ALE/Boxing-v5", {"max_num_frames_per_episode": 300, "obs_type": "ram"}),
             ("Breakout-v0", {}),
             ("ALE/Freeway-v5", {"mode": 2, "frameskip": 1, "obs_type": "ram"}),
             ("Breakout-v4", {"frameskip": (2, 5)}),
             ("BreakoutNoFrameskip-v4", {}),
         ],
-        7,
+        3,
     ),
 )
 def test_seeded_episodes_equal_gymnasiums(name, kwargs):
@@ -99,7 +95,7 @@ def assert_every_state_continues(name: str, steps: int) -> None:
     ):
         env.reset(seed=1)
         used.reset(seed=2)
-        for _ in range(50):
+        for _ in range(15):
             used.step(used.sample_action())
         states, actions, outcomes = [], [], []
         action = 0
@@ -205,11 +201,11 @@ def test_what_is_stepped_next_depends_on_no_other_row(game, frameskip):
         f"ALE/{game}-v5", frameskip=frameskip, obs_type="grayscale", autoreset=False
     ) as env:
         rng = np.random.default_rng(0)
-        states = reached(env, 40, seed=3, every=6, repeat=0.5)
-        actions = rng.integers(env.action_space.n, size=40)
+        states = reached(env, 20, seed=3, every=6, repeat=0.5)
+        actions = rng.integers(env.action_space.n, size=20)
         expected = env.step_batch(actions, states)
         for _ in range(2):
-            order = rng.permutation(40)
+            order = rng.permutation(20)
             result = env.step_batch(actions[order], states[order])
             for place, index in enumerate(order):
                 assert_same(row(result, place), row(expected, index), f"row {index}")
@@ -282,7 +278,7 @@ def wrapped(name: str, **kwargs: Any) -> Any:
         name,
         frameskip=1,
         wrappers=[
-            (preprocessed, {"noop_max": 10, "terminal_on_life_loss": True}),
+            (AtariPreprocessing, {"noop_max": 10, "terminal_on_life_loss": True}),
             (FrameStackObservation, {"stack_size": 4}),
         ],
         **kwargs,
@@ -291,7 +287,7 @@ def wrapped(name: str, **kwargs: Any) -> Any:
 
 @pytest.mark.parametrize("name", first_of(["ALE/Breakout-v5", "ALE/Qbert-v5"]))
 def test_a_preprocessed_and_stacked_episode_continues(name):
-    with wrapped(name, autoreset=False) as env, wrapped(name, n_workers=2) as other:
+    with wrapped(name, autoreset=False) as env, wrapped(name) as other:
         assert env.observation_space.shape == (4, 84, 84)
         states = reached(env, 16, seed=1)
         actions = np.random.default_rng(0).integers(env.action_space.n, size=16)
@@ -309,7 +305,7 @@ def test_a_preprocessed_and_stacked_episode_continues(name):
 
 def test_a_preprocessed_and_stacked_episode_is_gymnasiums():
     reference = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
-    reference = preprocessed(reference, noop_max=10, terminal_on_life_loss=True)
+    reference = AtariPreprocessing(reference, noop_max=10, terminal_on_life_loss=True)
     reference = FrameStackObservation(reference, 4)
     with wrapped("ALE/Breakout-v5") as env:
         assert_same(env.reset(seed=3).obs, reference.reset(seed=3)[0])

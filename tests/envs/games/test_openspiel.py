@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import RewardWrapper
 from gymnasium.wrappers import RecordEpisodeStatistics
-from played_games import assert_same_batch, assert_same_steps, content, play
+from played_games import assert_same_batch, assert_same_steps, play
 from usual import first_of, third_of
 
 import plangym_like
@@ -122,13 +121,6 @@ def test_positions_that_are_no_longer_kept_are_played_again(
         played = play(env, Straight(name, GAMES.get(name, {})), 100)
         assert_same_batch(env, played, np.random.default_rng(1).permutation(100))
         assert len(env.simulator.base.positions._kept) == 20
-
-
-@pytest.mark.parametrize("name", first_of(["backgammon", "connect_four", "chess", *GAMES]))
-def test_workers_give_the_same_bytes(name: str) -> None:
-    with make(name, autoreset=False) as env, make(name, n_workers=2) as parallel:
-        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
-        assert_same_batch(parallel, played, np.random.default_rng(1).permutation(POSITIONS))
 
 
 @pytest.mark.parametrize(
@@ -318,55 +310,3 @@ def test_rows_of_other_parameters_are_refused() -> None:
         state = env.reset(seed=0).state
         with pytest.raises(StateMismatchError):
             other.step(0, state)
-
-
-class Negative(RewardWrapper):
-    def reward(self, reward: Any) -> Any:
-        return -reward
-
-
-@pytest.mark.parametrize("name", first_of(["backgammon", "connect_four"]))
-def test_rows_of_wrapped_games_are_restored(name: str) -> None:
-    wrappers = [RecordEpisodeStatistics, Negative]
-    with make(name, autoreset=False, wrappers=wrappers) as env, make(name) as plain:
-        random, rows, moves, found = np.random.default_rng(0), [], [], []
-        state, _, info = env.reset(seed=1)
-        bare, over = plain.reset(seed=1).state, False
-        while not over and len(rows) < 60:
-            moves.append(int(random.choice(np.flatnonzero(info["action_mask"]))))
-            rows.append(state)
-            step, same = env.step(moves[-1], state), plain.step(moves[-1], bare)
-            assert content(step)[2:] == content(same)[2:]
-            assert (step.obs == same.obs).all()
-            assert step.reward == -same.reward
-            found.append(content(step))
-            state, bare, info, over = step.state, same.state, step.info, step.terminated
-        if over:
-            assert step.info["episode"]["l"] == len(rows)
-        order = random.permutation(len(rows))
-        for workers in ({}, {"n_workers": 2}):
-            with make(name, wrappers=wrappers, **workers) as other:
-                batch = other.step_batch([moves[at] for at in order], np.stack(rows)[order])
-                assert [content(batch, at) for at in range(len(order))] == [
-                    found[at] for at in order
-                ]
-
-
-def test_vectorised_games_begin_again_after_their_end() -> None:
-    random = np.random.default_rng(0)
-    vec, ends = plangym_like.make_vec(PREFIX + "tic_tac_toe", 3), 0
-    obs, infos = vec.reset(seed=0)
-    first = obs.copy()
-    over = np.zeros(3, bool)
-    for _ in range(30):
-        masks = infos["action_mask"]
-        moves = [
-            0 if done else random.choice(np.flatnonzero(masks[i])) for i, done in enumerate(over)
-        ]
-        was = over
-        obs, _, over, _, infos = vec.step(np.array(moves))
-        assert (obs[was] == first[was]).all()
-        assert (infos["action_mask"][was] == 1).all()
-        ends += over.sum()
-    assert ends > 3
-    vec.close()

@@ -81,14 +81,6 @@ def test_every_position_is_restored_exactly(name: str, options: dict[str, Any]) 
         assert_same_batch(env, played, order)
 
 
-@pytest.mark.parametrize(("name", "options"), first_of(GAMES[1:]))
-def test_workers_give_the_same_bytes(name: str, options: dict[str, Any]) -> None:
-    with make(name, autoreset=False, **options) as env:
-        played = play(env, Straight(name, options), POSITIONS)
-    with make(name, n_workers=2, **options) as parallel:
-        assert_same_batch(parallel, played, np.random.default_rng(1).permutation(POSITIONS))
-
-
 @pytest.mark.parametrize(("name", "moves"), [("connect_four_v3", [3, 3, 0]), ("chess_v6", [77])])
 def test_no_board_comes_back_empty(name: str, moves: list[int]) -> None:
     """PettingZoo's own environments are empty after `copy.deepcopy`; positions are not."""

@@ -32,6 +32,8 @@ TASKS = [f"{domain}-{task}" for domain, task in suite.ALL_TASKS]
 if not HAS_LIBRARY:
     # It draws whenever an episode begins.
     TASKS.remove("quadruped-escape")
+LARGE = [name for name in TASKS if name.startswith("dog")]
+SMALL = [name for name in TASKS if name not in LARGE]
 
 
 def walk(env: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +47,7 @@ def walk(env: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(states), np.stack([env.action_space.sample() for _ in range(count)])
 
 
-@pytest.mark.parametrize("name", third_of(TASKS))
+@pytest.mark.parametrize("name", [*third_of(SMALL), *first_of(LARGE, 0)])
 def test_goes_on_from_a_restored_state(name: str) -> None:
     sim = DmControlSimulator(name)
     assert sim.exactness == "exact"
@@ -142,24 +144,15 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_are_what_single_steps_are() -> None:
-    with (
-        plangym_like.make("reacher-easy") as env,
-        plangym_like.make("reacher-easy", n_workers=2, isolate=True) as parallel,
-    ):
+    with plangym_like.make("reacher-easy") as env:
         states, actions = walk(env, 16, seed=3)
         dt = np.random.default_rng(0).integers(1, 4, 16)
         once = env.step_batch(actions, states, dt=dt)
-        assert_same(parallel.step_batch(actions, states, dt=dt), once)
         for index in (0, 7, 15):
             step = env.step(actions[index], states[index], int(dt[index]))
             mine = row(once, index)
             assert_same(mine[:2], (step.state, step.obs))
             assert mine[2:5] == step[2:5]
-        plans = np.random.default_rng(1).uniform(-1, 1, (10, 5, 2))
-        assert_same(
-            env.rollout_batch(plans, states[:10], return_observations=True),
-            parallel.rollout_batch(plans, states[:10], return_observations=True),
-        )
 
 
 @pytest.mark.parametrize("limited", first_of([True, False]))
@@ -201,14 +194,14 @@ def test_what_a_form_does_not_cover_is_stepped_row_by_row() -> None:
             assert not any(env.simulator._kernels.values())
 
 
-def test_models_drawn_by_lot_are_the_same_in_every_process() -> None:
+def test_models_drawn_by_lot_are_the_same_each_time() -> None:
     with (
         plangym_like.make("lqr-lqr_6_2") as env,
-        plangym_like.make("lqr-lqr_6_2", n_workers=2, isolate=True) as parallel,
+        plangym_like.make("lqr-lqr_6_2") as same,
         plangym_like.make("lqr-lqr_6_2", task_kwargs={"random": 5}) as other,
     ):
         states, actions = walk(env, 10, seed=4)
-        assert_same(parallel.step_batch(actions, states), env.step_batch(actions, states))
+        assert_same(same.step_batch(actions, states), env.step_batch(actions, states))
         with pytest.raises(StateMismatchError):
             other.set_state(states[0])
 

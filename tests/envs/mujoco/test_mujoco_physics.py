@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
@@ -79,74 +78,35 @@ def test_every_part_of_a_state_has_its_name(crowded: Any) -> None:
             env.make_state(eq_active=value)
 
 
-# Flexible bodies
+# Models that are refused
 
 CLOTH = (
-    '<geom type="plane" size="9 9 1" contype="1" conaffinity="1" condim="3"/><flexcomp name="cloth"'
-    ' type="grid" dim="2" count="4 4 1" spacing=".1 .1 .1" pos="4 0 .2" radius=".02" mass="1">'
-    '<contact condim="3" solref="0.003"/><edge equality="{}"/>{}</flexcomp></worldbody>'
+    '<flexcomp name="cloth" type="grid" dim="2" count="4 4 1" spacing=".1 .1 .1" pos="4 0 .2"'
+    ' radius=".02" mass="1"><edge equality="true"/></flexcomp>'
 )
-ELASTIC = '<elasticity young="3e4" poisson="0.1" thickness="1e-2" damping=".001"/>'
-IPC = '<option integrator="discrete" solver="CG"><flag ipc="enable"/></option>'
-HAS_ELASTICITY = hasattr(mujoco.MjModel, "flex_stiffness")
-HAS_IPC = hasattr(mujoco.mjtEnableBit, "mjENBL_IPC")
+ASLEEP = '</worldbody><option><flag sleep="enable"/></option><worldbody>'
+HAS_SLEEP = hasattr(mujoco.mjtEnableBit, "mjENBL_SLEEP")
 
 
 @pytest.mark.parametrize(
-    "cloth, option",
+    ("text", "told"),
     [
-        (CLOTH.format("true", ""), '<option integrator="Euler"/>'),
+        (CLOTH, "flexible bodies"),
         pytest.param(
-            CLOTH.format("false", ELASTIC),
-            '<option integrator="Euler"/>',
-            marks=pytest.mark.skipif(not HAS_ELASTICITY, reason="elasticity is a plugin here"),
-        ),
-        pytest.param(
-            CLOTH.format("false", ELASTIC),
-            IPC,
-            marks=pytest.mark.skipif(not HAS_IPC, reason="this MuJoCo has no flag ipc"),
+            ASLEEP,
+            "may fall asleep",
+            marks=pytest.mark.skipif(not HAS_SLEEP, reason="this MuJoCo has no sleep"),
         ),
     ],
-    ids=["edges", "elastic", "ipc"],
+    ids=["flexible", "asleep"],
 )
-def test_flexible_bodies_go_on_as_in_gymnasium(cloth: str, option: str, tmp_path: Path) -> None:
-    text = (ASSETS / "swimmer.xml").read_text().replace(' integrator="RK4"', "")
-    text = text.replace("<worldbody>", f"{option}<worldbody>", 1)
-    path = tmp_path / "cloth.xml"
-    path.write_text(text.replace("</worldbody>", cloth, 1))
-    alone: Any = gymnasium.make("Swimmer-v5", xml_file=str(path))
-    space = alone.action_space
-    space.seed(4)
-    actions = np.stack([[space.sample() for _ in range(2)] for _ in range(25)])
-    with plangym_like.make("Swimmer-v5", xml_file=str(path)) as env:
-        assert env.exactness == "exact"
-        states = np.repeat(env.reset(seed=5).state[None], 2, axis=0)
-        results = []
-        for chosen in actions:
-            results.append(env.step_batch(chosen, states))
-            states = results[-1].states
-    for branch in range(2):
-        alone.reset(seed=5)
-        for result, action in zip(results, actions[:, branch], strict=True):
-            obs, reward, *_ = alone.step(action)
-            assert_same(result.obs[branch], obs)
-            assert result.rewards[branch] == reward
-    assert alone.unwrapped.data.qvel[5:].any()
-    if option == IPC:
-        assert alone.unwrapped.data.flexvert_lambda.any()
-    alone.close()
-
-
-@pytest.mark.skipif(
-    not hasattr(mujoco.mjtEnableBit, "mjENBL_SLEEP"), reason="this MuJoCo has no sleep"
-)
-def test_models_whose_bodies_may_sleep_are_replayed(tmp_path: Path) -> None:
-    text = (ASSETS / "hopper.xml").read_text()
-    path = tmp_path / "hopper.xml"
-    path.write_text(
-        text.replace("<worldbody>", '<option><flag sleep="enable"/></option><worldbody>')
-    )
-    with pytest.raises(SnapshotError, match="may fall asleep .*snapshot='replay'"):
-        plangym_like.make("Hopper-v5", xml_file=str(path))
-    with plangym_like.make("Hopper-v5", xml_file=str(path), snapshot="replay") as env:
+def test_models_that_mujoco_does_not_restore_are_replayed(
+    text: str, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "swimmer.xml"
+    usual = (ASSETS / "swimmer.xml").read_text().replace(' integrator="RK4"', "")
+    path.write_text(usual.replace("</worldbody>", f"{text}</worldbody>", 1))
+    with pytest.raises(SnapshotError, match=f"{told}.*snapshot='replay'"):
+        plangym_like.make("Swimmer-v5", xml_file=str(path))
+    with plangym_like.make("Swimmer-v5", xml_file=str(path), snapshot="replay") as env:
         assert env.exactness == "exact"

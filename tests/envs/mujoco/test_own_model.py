@@ -470,3 +470,43 @@ def test_plans_for_several_versions_of_a_model(risk: float, best: float) -> None
         assert plan.spent.transitions <= 3_000
         assert plan.actions[0, 0] == pytest.approx(best, abs=0.01)
         assert plan.score == plan.replay(env) == pytest.approx(-((best - 1) ** 2), abs=0.02)
+
+
+# A problem with a known answer
+
+TIME, HORIZON = 0.05, 10
+BALL = f"""
+<mujoco><option timestep="{TIME}" gravity="0 0 0"/><worldbody><body>
+  <joint name="x" type="slide" axis="1 0 0"/><geom size="0.1" mass="1"/>
+</body></worldbody><actuator>
+  <motor joint="x" ctrlrange="-20 20" ctrllimited="true"/>
+</actuator></mujoco>
+"""
+
+
+def squares(data: Any) -> Any:
+    costs = data.qpos**2 + 0.1 * data.qvel**2 + 0.01 * data.ctrl**2
+    return -costs[:, 0]
+
+
+def riccati() -> tuple[np.ndarray, np.ndarray]:
+    """Return the gain of the first action, and the matrix of the costs of the whole plan."""
+    # MuJoCo moves with the new speed.
+    a, b = np.array([[1, TIME], [0, 1]]), np.array([[TIME**2], [TIME]])
+    costs, gain = np.zeros((2, 2)), np.zeros((1, 2))
+    for _ in range(HORIZON):
+        after = costs + np.diag([1, 0.1])
+        gain = np.linalg.solve(0.01 + b.T @ after @ b, b.T @ after @ a)
+        costs = a.T @ after @ (a - b @ gain)
+    return gain[0], costs
+
+
+def test_the_first_actions_are_those_of_the_linear_quadratic_regulator() -> None:
+    gain, costs = riccati()
+    with make_mujoco(BALL, reward=squares) as env:
+        env.reset(seed=0)
+        for number, start in enumerate(np.eye(2)):
+            state = env.make_state(qpos=start[:1], qvel=start[1:])
+            plan = CEM(env, horizon=HORIZON, batch=200).plan(state, budget=100_000, seed=0)
+            assert plan.actions[0, 0] == pytest.approx(-gain[number], rel=0.01)
+            assert -plan.score == pytest.approx(start @ costs @ start, rel=1e-4)
