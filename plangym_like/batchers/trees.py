@@ -85,11 +85,6 @@ def clone_tree(tree: Any) -> Any:
     return tree_map(torch.clone, tree)
 
 
-def copy_to(target: Any, source: Any) -> None:
-    """Copy the tensors of `source` into `target`; both may be on any device."""
-    tree_map(lambda leaf, value: leaf.copy_(value), target, source)
-
-
 def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
     """Return the tree with its tensors on `device`."""
     return tree_map(lambda tensor: tensor.to(device, non_blocking=non_blocking), tree)

@@ -32,7 +32,6 @@ from plangym_like.batchers.trees import (
     as_tensors,
     clone_tree,
     copy_fitting,
-    copy_to,
     empty,
     tensor_layout,
     to_device,
@@ -122,7 +121,7 @@ class Collector:
         if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
             raise InputError(
                 f"{type(self._actor).__name__} must return (actions, hx, info), the last a dict, "
-                f"got {_brief(answer)}"
+                f"got {answer!r:.200}"
             )
         _, self._hx, info = answer
         count = self.lanes.num_lanes
@@ -207,7 +206,7 @@ class Collector:
     def _collect(self, buffer: FragmentBuffer, version: int) -> Fragment:
         actor, episodes, options = self._actor, self._episodes, self._options
         infos = InfoColumns()
-        copy_to(buffer.rows[0].obs, self._obs)
+        copy_fitting(buffer.rows[0].obs, self._obs, "observations", InputError)
         before = Inputs(None, self._act, self._rew, self._fin)
         _, act, rew, fin = before
         hx = self._hx
@@ -328,11 +327,6 @@ def _versions(tree: Any) -> list[int]:
     Inference tensors are left out, because they do not record this number.
     """
     return [leaf._version for leaf in tree_leaves(tree) if not leaf.is_inference()]
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 200 else f"{text[:200]}..."
 
 
 @dataclass
