@@ -603,7 +603,7 @@ class GameSimulator(GymnasiumSimulator):
     step_row_moves = True
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step several rows."""
+        """Step several rows, or play them out."""
         if rows.inputs.legal:
             self._play_out(rows, start, stop)
             return
@@ -650,7 +650,7 @@ class GameSimulator(GymnasiumSimulator):
         return self._is_bare
 
     def _play_out(self, rows: Rows, start: int, stop: int) -> None:
-        """Play several moves in each row; replace those that are not legal."""
+        """Play several moves in each row; those that are not legal are replaced."""
         self._check_held(int(np.max(rows.inputs.dt)))
         base, codec, block = self.base, self.codec, slice(start, stop)
         given, observations = given_states(rows.inputs, block), rows.observations
