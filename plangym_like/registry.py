@@ -228,7 +228,11 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
         `snapshot` is invalid, or does not apply to this environment.
     """
     check_choice("snapshot", snapshot, ("auto", *WAYS))
-    registered = next((found for answers, found in user_families if answers(name)), None)
+    registered: EnvClass | None = None
+    for answers, each in user_families:
+        if answers(name):
+            registered = each
+            break
     family = GENERIC if registered else _find_family(name)
     found = registered or _imported(family.place, family.extra)
     simulator_class = getattr(found, "simulator_class", None)

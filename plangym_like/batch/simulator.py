@@ -268,7 +268,7 @@ class Simulator(abc.ABC):
 
     @property
     def plays_out(self) -> bool:
-        """Whether rollouts of `step_rows` can replace actions that are not legal by legal ones.
+        """Whether rollouts can replace actions that are not legal by random legal ones.
 
         It does if ``rows.inputs.legal``, and writes the actions that were taken, and the rewards of
         all players, to the columns ``actions`` ``(N, T)`` and ``rewards`` ``(N, T, P)``.

@@ -402,11 +402,13 @@ def check_can_start() -> None:
             "works: leave out n_workers, isolate and step_timeout, and use same.rollout, or "
             "n_threads=0, to collect data"
         )
+    if not _is_worker:
+        return
     # importlib sets this attribute while it runs the code of a module.
     importing = [
         name
         for name, module in list(sys.modules.items())
-        if _is_worker and getattr(getattr(module, "__spec__", None), "_initializing", False)
+        if getattr(getattr(module, "__spec__", None), "_initializing", False)
     ]
     if importing:
         raise WorkerStartError(
