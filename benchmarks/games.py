@@ -129,6 +129,10 @@ def speeds() -> str:
             count,
             search(_UCT, theirs, 1, count, batch=32, rollout=42),
         ),
+        "simulation, UCT on OpenSpiel's game, 512 at a time": (
+            5 * count,
+            search(_UCT, theirs, 1, 5 * count, batch=512, rollout=42),
+        ),
         "simulation, UCT on NumPy's boards": (
             5 * count,
             search(_UCT, own, 1, 5 * count, batch=512, rollout=42, **rules),

@@ -154,7 +154,7 @@ class Rollout(NamedTuple):
     ``(N, T, *obs_shape)``, ``rewards`` is ``(N, T)``, ``terminateds`` and ``truncateds`` are
     ``(N, T) bool``. A row that has ended keeps its final state and flags, and its further rewards
     are 0. ``infos`` is a `BatchInfo` of N rows with ``n_step`` (the total number of frames of each
-    row), ``dt``, and the failed rows.
+    row), ``dt``, and the failed rows; with ``legal=True``, also ``actions`` and ``rewards``.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Trees of tensors: make, convert and move them.
 
->>> from plangym_like.vector.tree import take
->>> layout = tensor_layout({"image": Leaf((2, 2), np.uint8), "speed": Leaf((), float)})
+>>> from plangym_like.vector.tree import Leaf, take
+>>> image, speed = Leaf((2, 2), np.dtype("u1")), Leaf((), np.dtype(float))
+>>> layout = tensor_layout({"image": image, "speed": speed})
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)
 >>> rows = empty(layout, (3,))
@@ -83,11 +84,6 @@ def as_tensors(tree: Any) -> Any:
 def clone_tree(tree: Any) -> Any:
     """Return the tree with a copy of each tensor."""
     return tree_map(torch.clone, tree)
-
-
-def copy_to(target: Any, source: Any) -> None:
-    """Copy the tensors of `source` into `target`; both may be on any device."""
-    tree_map(lambda leaf, value: leaf.copy_(value), target, source)
 
 
 def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:

@@ -603,7 +603,10 @@ class GameSimulator(GymnasiumSimulator):
     step_row_moves = True
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step several rows."""
+        """Step several rows, or play them out."""
+        if rows.inputs.legal:
+            self._play_out(rows, start, stop)
+            return
         once = bool(np.all(rows.inputs.dt == 1))
         if not self._is_bare or not once or "rgb" in rows.columns or rows.inputs.horizon:
             super().step_rows(rows, start, stop)
@@ -646,11 +649,8 @@ class GameSimulator(GymnasiumSimulator):
         """Whether there are no wrappers, and no images are observed."""
         return self._is_bare
 
-    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Play several moves in each row."""
-        if not rows.inputs.legal:
-            super().rollout_rows(rows, start, stop)
-            return
+    def _play_out(self, rows: Rows, start: int, stop: int) -> None:
+        """Play several moves in each row; those that are not legal are replaced."""
         self._check_held(int(np.max(rows.inputs.dt)))
         base, codec, block = self.base, self.codec, slice(start, stop)
         given, observations = given_states(rows.inputs, block), rows.observations

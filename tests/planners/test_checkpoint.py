@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from comparing import assert_same
+from every_planner import EVERY_PLANNER
 from suite import TAXI
 
 import plangym_like
@@ -21,24 +21,6 @@ from plangym_like import planners
 from plangym_like.errors import InputError, StateFormatError, StateMismatchError
 from plangym_like.planners import GoExplore, Plan, Planner, Progress, Search, checkpoint
 from plangym_like.planners.nodes import Nodes
-
-MAKERS: dict[str, tuple[str, Any]] = {
-    "random": (TAXI, partial(planners.RandomShooting, batch=4)),
-    "beam": (TAXI, partial(planners.BeamSearch, width=4, key="obs")),
-    "uct": (TAXI, planners.UCT),
-    "chance": ("FrozenLake-v1", partial(planners.UCT, outcomes=3, widening=0.5)),
-    "open loop": (TAXI, partial(planners.OpenLoopMCTS, batch=4)),
-    "puct": (TAXI, partial(planners.PUCT, rollout=5)),
-    "iw": ("FrozenLake-v1", partial(planners.IW, batch=2)),
-    "rollout iw": (TAXI, partial(planners.RolloutIW, batch=4)),
-    "best first": (TAXI, planners.BestFirst),
-    "a star": (TAXI, partial(planners.AStar, key="obs")),
-    "fractal": (TAXI, planners.FractalMonteCarlo),
-    "go-explore": (TAXI, planners.GoExplore),
-    "cem": ("Pendulum-v1", partial(planners.CEM, horizon=8, batch=20, elites=4)),
-    "icem": ("Pendulum-v1", partial(planners.ICEM, horizon=8, batch=20, elites=4)),
-    "mppi": ("Pendulum-v1", partial(planners.MPPI, horizon=8, batch=20)),
-}
 
 
 class Crash(Exception):
@@ -71,9 +53,9 @@ def _assert_same_plans(one: Plan, other: Plan) -> None:
     assert list(one.info.get("cells", [])) == list(other.info.get("cells", []))
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", EVERY_PLANNER)
 def test_a_resumed_search_is_that_without_a_stop(name: str, tmp_path: Path) -> None:
-    env_id, maker = MAKERS[name]
+    env_id, maker, _ = EVERY_PLANNER[name]
     path = tmp_path / "search"
     with plangym_like.make(env_id) as env, plangym_like.make(env_id) as other:
         state = env.reset(seed=0).state

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from every_planner import EVERY_PLANNER
 from gymnasium import spaces
 from suite import TAXI
 
@@ -18,34 +19,14 @@ from plangym_like.cli.planner_classes import options_of, planner_classes
 from plangym_like.errors import InputError, RewardError
 from plangym_like.planners import Progress, play
 
-# For each planner, an environment, a function that makes it, and the smallest budget.
-PLANNERS: dict[str, tuple[str, Any, int]] = {
-    "random": (TAXI, partial(planners.RandomShooting, horizon=10, batch=8), 10),
-    "beam": (TAXI, partial(planners.BeamSearch, width=8), 6),
-    "uct": (TAXI, planners.UCT, 11),
-    "chance": (TAXI, partial(planners.UCT, outcomes=2), 11),
-    "open loop": (TAXI, partial(planners.OpenLoopMCTS, dt=2), 20),
-    "luck": ("FrozenLake-v1", partial(planners.OpenLoopMCTS, stochastic=True), 20),
-    "puct": (TAXI, partial(planners.PUCT, rollout=5), 6),
-    "iw": (TAXI, partial(planners.IW, batch=4), 6),
-    "rollout iw": (TAXI, partial(planners.RolloutIW, batch=8), 1),
-    "best first": (TAXI, partial(planners.BestFirst, batch=4), 6),
-    "a star": (TAXI, partial(planners.AStar, batch=4), 6),
-    "fractal": (TAXI, planners.FractalMonteCarlo, 1),
-    "go-explore": (TAXI, planners.GoExplore, 1),
-    "cem": ("Pendulum-v1", partial(planners.CEM, horizon=10, batch=20, elites=4), 20),
-    "icem": ("Pendulum-v1", partial(planners.ICEM, horizon=10, batch=20, dt=2), 20),
-    "mppi": ("Pendulum-v1", partial(planners.MPPI, horizon=10, batch=20), 20),
-    "predictive": ("Pendulum-v1", partial(planners.PredictiveSampling, horizon=10), 20),
-}
-
 
 @pytest.fixture(scope="module", params=[TAXI, "FrozenLake-v1", "Pendulum-v1"])
 def envs(request: pytest.FixtureRequest) -> Iterator[Any]:
     """One environment without workers and one with two; tests try every planner for it."""
     name = request.param
     with plangym_like.make(name) as env, plangym_like.make(name, n_workers=2) as parallel:
-        found = [(maker, least) for env_id, maker, least in PLANNERS.values() if env_id == name]
+        every = EVERY_PLANNER.values()
+        found = [(maker, least) for env_id, maker, least in every if env_id == name]
         yield env, parallel, found
 
 

@@ -18,13 +18,13 @@ from plangym_like.batchers.rollout.fragment import (
     Final,
     Fragment,
     FragmentBuffer,
-    FragmentInfos,
     FragmentOptions,
     InfoColumns,
     Inputs,
     State,
     StepViews,
     join_finals,
+    join_infos,
 )
 from plangym_like.batchers.stepping import EpisodeLanes
 from plangym_like.batchers.trees import (
@@ -32,7 +32,6 @@ from plangym_like.batchers.trees import (
     as_tensors,
     clone_tree,
     copy_fitting,
-    copy_to,
     empty,
     tensor_layout,
     to_device,
@@ -122,7 +121,7 @@ class Collector:
         if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
             raise InputError(
                 f"{type(self._actor).__name__} must return (actions, hx, info), the last a dict, "
-                f"got {_brief(answer)}"
+                f"got {answer!r:.200}"
             )
         _, self._hx, info = answer
         count = self.lanes.num_lanes
@@ -207,7 +206,7 @@ class Collector:
     def _collect(self, buffer: FragmentBuffer, version: int) -> Fragment:
         actor, episodes, options = self._actor, self._episodes, self._options
         infos = InfoColumns()
-        copy_to(buffer.rows[0].obs, self._obs)
+        copy_fitting(buffer.rows[0].obs, self._obs, "observations", InputError)
         before = Inputs(None, self._act, self._rew, self._fin)
         _, act, rew, fin = before
         hx = self._hx
@@ -298,8 +297,9 @@ class Collector:
         obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
-        value = self._ask(self._actor.value, inputs, hx)[0].cpu()
-        return torch.where(_aligned(torch.from_numpy(cut), value), value, torch.zeros_like(value))
+        value: torch.Tensor = self._ask(self._actor.value, inputs, hx)[0].to("cpu", copy=True)
+        value[~torch.from_numpy(cut)] = 0
+        return value
 
     def _note_infos(self, columns: InfoColumns, t: int) -> None:
         infos, running = self.lanes.infos, self._episodes.running
@@ -318,21 +318,12 @@ def _values(buffer: FragmentBuffer) -> torch.Tensor:
     return values
 
 
-def _aligned(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return flags.reshape(*flags.shape, *(1,) * (value.ndim - flags.ndim))
-
-
 def _versions(tree: Any) -> list[int]:
     """Return each tensor's number of in-place changes.
 
     Inference tensors are left out, because they do not record this number.
     """
     return [leaf._version for leaf in tree_leaves(tree) if not leaf.is_inference()]
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 200 else f"{text[:200]}..."
 
 
 @dataclass
@@ -401,7 +392,6 @@ class RolloutIterator(Closable):
             raise InputError(
                 f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
             )
-        self._infos = FragmentInfos()
 
     def __iter__(self) -> Self:
         return self
@@ -435,7 +425,7 @@ class RolloutIterator(Closable):
         apart: dict[str, Any] = dict.fromkeys(("env", "version", "final", "sticky"))
         steps = [as_tensors(part._replace(**apart)) for part in parts]
         fragment: Fragment = tree_map(self._join, *steps)._replace(
-            env=self._infos.join([part.env for part in parts]),
+            env=join_infos([part.env for part in parts]),
             version=torch.cat([torch.as_tensor(part.version) for part in parts]),
             final=join_finals(finals) if finals else None,
             sticky=self._options.sticky,

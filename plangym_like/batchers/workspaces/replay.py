@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -106,10 +104,7 @@ class ReplayBuffer:
         return self
 
     def _check(self, new: dict[str, Tensor]) -> None:
-        def told(entries: Mapping[str, tuple[object, ...]]) -> str:
-            return ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in entries.items())
-
         have = {name: (tuple(v.shape[1:]), v.dtype) for name, v in self.variables.items()}
         got = {name: ((len(v), *v.shape[2:]), v.dtype) for name, v in new.items()}
         if have != got:
-            raise InputError(f"this buffer holds {told(have)}; got {told(got)}")
+            raise InputError(f"this buffer holds {have}; got {got}")
