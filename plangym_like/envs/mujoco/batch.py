@@ -539,7 +539,9 @@ class RobotKernel(Kernel):
         if rows.observations is not None:
             ends = np.minimum(held * np.arange(1, horizon + 1), ran[:, None])
             observations = rows.observations[block].reshape(count, horizon, -1)
-            self._recording.observe(numbers[np.arange(count)[:, None], ends], observations)
+            is_one = numbers.shape[1] == 2  # a view is enough
+            shown = numbers[:, 1:] if is_one else numbers[np.arange(count)[:, None], ends]
+            self._recording.observe(shown, observations)
         for name, column in rows.columns.items():
             column[block] = infos[name][np.arange(count), ran - 1]
 
