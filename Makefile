@@ -13,7 +13,7 @@ DEMO_DIR ?= demo
 # The files with tests on a Ray cluster. A test of another file that needs one fails.
 ON_RAY := $(wildcard tests/cluster/test_*.py tests/batchers/*/test_*_on_ray.py tests/batchers/workers/test_*.py) tests/test_every_backend.py
 # Each folder's tests are one process, so that none imports what others need. The slowest begin first.
-FOLDERS := envs envs/any_env planners vector snapshots envs/mujoco envs/atari docs
+FOLDERS := envs envs/any_env planners vector docs snapshots envs/mujoco envs/atari
 FOLDERS += $(filter-out $(FOLDERS),$(patsubst tests/%/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py)))))
 RUN_TESTS := python -m pytest --quiet
 PYTHONS ?= python3.11 python3.12 python3.13

@@ -125,7 +125,7 @@ class PlanEnv(Repeatable):
                 stepper.close()
             raise
         (stepper,) = made
-        self._layout, self._stats = stepper.layout, executor.tally
+        self._layout, self._stats = stepper.layout, executor.stats
         self._executor, self._stepper = executor, stepper
 
     def _make_stepper(self, made: list[RowStepper]) -> RowStepper:
@@ -154,17 +154,10 @@ class PlanEnv(Repeatable):
         parts = stepper.simulator, stepper.layout, self.name, again
         return Auditor(*parts, mode=self._audit, every=self._audit_every)
 
-    def _set_up_for_use(self) -> None:
-        """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
-        try:
-            self.setup()
-        except AttributeError as error:
-            raise RuntimeError(f"{self.name} could not be made: AttributeError: {error}") from error
-
     @property
     def row_stepper(self) -> RowStepper:
         """The object that steps rows in this process."""
-        self._set_up_for_use()
+        self.setup()
         assert self._stepper is not None
         return self._stepper
 
@@ -204,7 +197,7 @@ class PlanEnv(Repeatable):
     @property
     def executor(self) -> Executor:
         """The executor, which steps batches."""
-        self._set_up_for_use()
+        self.setup()
         assert self._executor is not None
         return self._executor
 
@@ -226,7 +219,7 @@ class PlanEnv(Repeatable):
     @property
     def layout(self) -> Layout:
         """The layout of this environment's batches."""
-        self._set_up_for_use()
+        self.setup()
         return self._layout
 
     @property

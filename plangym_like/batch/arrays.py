@@ -71,13 +71,8 @@ class SubmitOptions(NamedTuple):
 class Executor(Protocol):
     """Steps checked batches: in this process (`RowStepper`), in workers, or on a Ray cluster."""
 
-    @property
-    def stats(self) -> Stats:
-        """Counters of all batches so far."""
-
-    @property
-    def tally(self) -> Stats:
-        """The object that `stats` brings up to date and returns."""
+    stats: Stats
+    """Counters of all batches so far."""
 
     @property
     def isolated(self) -> bool:
@@ -89,9 +84,6 @@ class Executor(Protocol):
         `inputs` is the result of `Layout.check`. The checksum of a state is verified before its row
         is stepped.
         """
-
-    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return `Simulator.state_difference` of two payloads, found where rows are stepped."""
 
     def close(self) -> None:
         """Release processes and memory; results already returned stay valid."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Executor, Inputs, Rows, SubmitOptions
+from plangym_like.batch.arrays import Executor, Inputs, Rows, SubmitOptions, dt_of, put_outcome
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import EnvStep, Simulator, no_simulator
@@ -309,8 +309,8 @@ class RowStepper:
     hosted : bool
         Whether this process is a worker. Exceptions of rows that would end the program, such as
         ``SystemExit``, are then replaced by `RowExitError`.
-    tally : Stats
-        The counters of `submit`.
+    stats : Stats
+        Counters of all batches so far.
     """
 
     isolated = False
@@ -322,7 +322,7 @@ class RowStepper:
         self.current = CurrentState(simulator, layout.format)
         self.lock = new_lock()
         self.closed = self.hosted = False
-        self.tally = Stats()
+        self.stats = Stats()
 
     def for_audits(self) -> RowStepper:
         """Return a stepper with a copy of the simulator, or this stepper if there is no copy.
@@ -351,17 +351,8 @@ class RowStepper:
         errors = stepper.run_rows(rows, 0, inputs.count, masked=options.masked)
         result = layout.result(rows, errors)
         if not options.audit:
-            self.tally.seconds_here += time.perf_counter() - begun
+            self.stats.seconds_here += time.perf_counter() - begun
         return result
-
-    @property
-    def stats(self) -> Stats:
-        """Counters of all batches so far."""
-        return self.tally
-
-    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return `Simulator.state_difference` of two payloads."""
-        return self.simulator.state_difference(one, other)
 
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False
@@ -389,11 +380,27 @@ class RowStepper:
         fresh = None if rows.next_states is None else rows.next_states[start:stop]
         rows.cursor[0] = start
         try:
-            sim.step_rows(rows, start, stop)
+            if stop - start > 1 or not self._step_row(rows, start):
+                sim.step_rows(rows, start, stop)
         except BaseException as error:
             self._raise_in_row(error, rows)
         if fresh is not None:
             state_format.seal(fresh)
+
+    def _step_row(self, rows: Rows, index: int) -> bool:
+        """Step one row with the simulator's fast path; return False if there is none."""
+        inputs, sim = rows.inputs, self.simulator
+        if not self.current.is_quick or rows.next_states is None:
+            return False
+        if inputs.horizon or inputs.seeds is not None or "rgb" in rows.columns:
+            return False
+        state = inputs.states[0 if len(inputs.states) == 1 else index]
+        found = sim.step_row(state, owned(inputs.actions[index]), dt_of(inputs, index))
+        if found is None:
+            return False
+        rows.next_states[index], outcome = found
+        put_outcome(rows, index, sim.observation_space, outcome)
+        return True
 
     def _run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
         failure = None

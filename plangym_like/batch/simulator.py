@@ -312,29 +312,12 @@ class Simulator(abc.ABC):
         episode ends. Families that can step many rows at once override this. An override must also
         copy the header of each row's state to its next state.
         """
-        if stop - start == 1 and self._step_quickly(rows, start):
-            return
         step = self._roll_out if rows.inputs.horizon else self._step_once
         for index in range(start, stop):
             self._load(rows, index)
             step(rows, index)
             if rows.next_states is not None:
                 self.save(rows.next_states[index])
-
-    def _step_quickly(self, rows: Rows, index: int) -> bool:
-        """Step row `index` with `step_row`; return False if this is not possible."""
-        inputs = rows.inputs
-        if type(self).step_row is Simulator.step_row or rows.next_states is None:
-            return False
-        if inputs.horizon or inputs.seeds is not None or "rgb" in rows.columns:
-            return False
-        state = inputs.states[0 if len(inputs.states) == 1 else index]
-        found = self.step_row(state, owned(inputs.actions[index]), dt_of(inputs, index))
-        if found is None:
-            return False
-        rows.next_states[index], outcome = found
-        put_outcome(rows, index, self.observation_space, outcome)
-        return True
 
     def _load(self, rows: Rows, index: int) -> None:
         """Write the state that row `index` starts from, and copy the header to its next state."""

@@ -1,7 +1,8 @@
 """Trees of tensors: make, convert and move them.
 
->>> from plangym_like.vector.tree import take
->>> layout = tensor_layout({"image": Leaf((2, 2), np.uint8), "speed": Leaf((), float)})
+>>> from plangym_like.vector.tree import Leaf, take
+>>> image, speed = Leaf((2, 2), np.dtype("u1")), Leaf((), np.dtype(float))
+>>> layout = tensor_layout({"image": image, "speed": speed})
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)
 >>> rows = empty(layout, (3,))

@@ -66,8 +66,8 @@ def options_of(planner_class: type[Planner]) -> dict[str, Any]:
     found = {}
     for parameter in list(inspect.signature(inits[0]).parameters.values())[2:]:
         if parameter.kind is parameter.VAR_KEYWORD:
-            (shared,) = get_args(get_type_hints(inits[0])[parameter.name])
-            found.update({name: defaults.get(name) for name in sorted(shared.__annotations__)})
+            for shared in get_args(get_type_hints(inits[0])[parameter.name]):
+                found.update({name: defaults.get(name) for name in sorted(shared.__annotations__)})
         else:
             found[parameter.name] = defaults[parameter.name]
     return found

@@ -114,10 +114,10 @@ class NodeActor:
                 chunk.failed[row] = pack_exception(errors.pop(row), skip_frames=1)
         except Exception as error:
             chunk.error = pack_exception(error, skip_frames=1)
-        tally = self._env.executor.tally
-        names = {item.name for item in fields(tally)} - _COUNTED_BY_DRIVER
+        stats = self._env.executor.stats
+        names = {item.name for item in fields(stats)} - _COUNTED_BY_DRIVER
         for name in names:
-            now = getattr(tally, name)
+            now = getattr(stats, name)
             if more := now - self._reported.get(name, 0):
                 chunk.counts[name], self._reported[name] = more, now
         return chunk

@@ -428,6 +428,8 @@ def _objects(base: Any, attributes: dict[str, Any]) -> list[Any]:
     """Return `base` and all of MiniGrid's objects in its `attributes`, in the order of a walk."""
     found, seen = [base], {id(base)}
     for thing in found:
+        if isinstance(thing, WorldObj) and thing.contains is None:  # the usual case
+            continue
         values = list(attributes.values()) if thing is base else _values(thing)
         for value in values:
             kind: Any = type(value)

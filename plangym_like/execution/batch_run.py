@@ -74,7 +74,7 @@ class BatchRun:
         self._owner = weakref.proxy(owner)
         self._pool: RowPool = owner.pool
         self._batch, self._stepper = batch, stepper
-        self._pool.tally.bytes_shared += batch.nbytes
+        self._pool.stats.bytes_shared += batch.nbytes
         self._marks, self._steps = batch.marks, steps_of(batch.inputs)
         self._horizon = max(1, batch.inputs.horizon)
         self.number, self.count = batch.number, batch.inputs.count
@@ -277,7 +277,7 @@ class BatchRun:
     def _put_back(self, rows: Any) -> None:
         """Put rows back that have not failed, as one token each."""
         rows = [int(row) for row in rows if self._faults.is_left(int(row))]
-        self._pool.tally.rows_retried += len(rows)
+        self._pool.stats.rows_retried += len(rows)
         self._put([(row, row + 1) for row in rows])
 
     def _put_back_lost(self) -> None:
@@ -376,7 +376,7 @@ class BatchRun:
             return False
         self._marks[start:stop] = HERE
         seconds = time.perf_counter() - begun
-        self._pool.tally.seconds_here += seconds
+        self._pool.stats.seconds_here += seconds
         self._taken += single_steps(batch.inputs, start, stop)
         self._seconds += seconds
         if not self._owner.costs.seconds_per_row(self._steps):
@@ -456,7 +456,7 @@ class BatchRun:
             self._progress_at = time.monotonic()
             for worker in self._pool.workers:
                 if worker.free:
-                    self._pool.tally.timeouts += 1
+                    self._pool.stats.timeouts += 1
                     self._pool.replace(worker)
 
     def _check_worker(self, worker: RowWorker, limit: float) -> None:
@@ -464,7 +464,7 @@ class BatchRun:
         begun = start <= row < stop
         if worker.idle_seconds() <= limit + (not begun) * _BEGIN_SECONDS:
             return
-        self._pool.tally.timeouts += 1
+        self._pool.stats.timeouts += 1
         self._pool.replace(worker)
         left, last, batch = worker.left_at
         if batch != self.number:
@@ -510,6 +510,7 @@ class BatchRun:
             self._waiting = []
             self._leave_pipe()
             self._pool.abandon(self._batch)
+            self._pool.count_rows()
         return True
 
     def _leave_pipe(self) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
@@ -16,23 +15,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from plangym_like.batch.arrays import Inputs, SubmitOptions, steps_of
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, not_in_use
-from plangym_like.errors import ClosedError, WorkerError
+from plangym_like.errors import ClosedError
 from plangym_like.execution.batch_run import BatchRun
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.shared_batch import BlockPool, SharedBatch
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.results import Future, Stats
-from plangym_like.states.rows import Row
 from plangym_like.support import fork_safety
 
 _CLOSE_SECONDS = 2.0
-# How long to wait for a worker that compares two states.
-_COMPARE_SECONDS = 60.0
 # The longest sleep between checks of the workers (replies and deaths end it earlier), and the least
 # number of checks within a step timeout.
 _SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
@@ -156,6 +150,8 @@ class ProcessExecutor:
         The workers, with what they are doing.
     costs : CostModel
         The times measured in earlier batches.
+    stats : Stats
+        Counters of all batches so far.
     """
 
     def __init__(
@@ -174,13 +170,13 @@ class ProcessExecutor:
         self.costs = CostModel()
         timeouts = step_timeout, start_timeout
         self.pool = RowPool(self._processes, layout.signature, *timeouts, stats)
-        self.workers, self.tally = self.pool.workers, self.pool.tally
+        self.workers, self.stats = self.pool.workers, self.pool.stats
         self.isolated = stepper is None
         self._most_sleep = _SLEEP_SECONDS
         if step_timeout is not None:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
         if stepper is not None:  # it steps the batches that are not worth sending
-            stepper.tally = self.tally
+            stepper.stats = self.stats
         # The size of the last batch that was stepped here, and in which copy of this process; how
         # many more of this size to step here without asking the cost model.
         self._small: tuple[Any, ...] = ()
@@ -302,7 +298,7 @@ class ProcessExecutor:
     def _wait(self, run: BatchRun, seconds: float) -> None:
         """Wait at most `seconds` for an event, and replace workers that died or do not stop."""
         stop = run.is_done if run.ends_soon else None
-        self.tally.seconds_waiting += self.pool.wait(seconds, stop)
+        self.stats.seconds_waiting += self.pool.wait(seconds, stop)
         self.pool.tend()
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
@@ -311,9 +307,9 @@ class ProcessExecutor:
                 inputs, states=options.states, observations=options.observations
             )
             return self.layout.result(empty)
-        before = self.tally.seconds_here
+        before = self.stats.seconds_here
         result = self._stepper.submit(inputs, options._replace(blocking=True))
-        seconds = self.tally.seconds_here - before  # 0 for audits, which are not recorded
+        seconds = self.stats.seconds_here - before  # 0 for audits, which are not recorded
         if inputs.count and seconds > 0:
             steps = steps_of(inputs)
             self.costs.note(inputs.count * steps, steps, seconds=seconds)
@@ -323,37 +319,12 @@ class ProcessExecutor:
                 self._same = _SAME
         return result
 
-    @property
-    def stats(self) -> Stats:
-        """Counters of all batches so far."""
-        if self.lock.acquire(blocking=False):  # otherwise another thread is executing a batch
-            try:
-                self.pool.count_rows()
-            finally:
-                self.lock.release()
-        return self.tally
-
     def note_done(self, run: BatchRun) -> None:
         """Record that `run` is over."""
         if run in self._runs:
             self._runs.remove(run)
         if not self._runs:
             self.pool.rest()
-
-    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return `Simulator.state_difference` of two payloads.
-
-        If batches are isolated, a worker compares them: this process loads no row of a batch.
-        """
-        if self._stepper is not None:
-            return self._stepper.state_difference(one, other)
-        for worker in self.workers:
-            if worker.ready:
-                with contextlib.suppress(WorkerError, OSError):
-                    future: Future[Any] = worker.process.apply(_compare, one, other)
-                    found: tuple[str, str] | None = future.result(_COMPARE_SECONDS)
-                    return found
-        return None if np.array_equal(one, other) else ("bytes", "not the same both times")
 
     # The end
 
@@ -378,8 +349,3 @@ class ProcessExecutor:
                 "this environment belongs to the process that this one was forked from; make or "
                 "clone another one here"
             )
-
-
-def _compare(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
-    found: tuple[str, str] | None = env.row_stepper.state_difference(one, other)
-    return found

@@ -72,7 +72,7 @@ class ProcessOptions:
             known_ids(name),
             partial(env_class, name, **headless(env_kwargs)),
         )
-        self._preload = ["plangym_like.execution.row_server"]
+        self._preload = ["plangym_like.execution.row_server", __name__]
         module = getattr(env_class, "__module__", None)
         if module is not None and module.startswith("plangym_like."):
             self._preload.append(module)

@@ -272,7 +272,7 @@ class RowPool(WorkerPool[RowWorker]):
         The rows of one batch that no process has begun.
     dealing : SharedBatch or None
         The batch whose rows these are.
-    tally : Stats
+    stats : Stats
         Counters of what has happened so far.
     outcomes : list of Outcome
         The outcomes that no batch has taken in.
@@ -290,7 +290,7 @@ class RowPool(WorkerPool[RowWorker]):
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
         self.tokens = Tokens()
         self.dealing: SharedBatch | None = None
-        self.tally = Stats() if stats is None else stats
+        self.stats = Stats() if stats is None else stats
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if envs else -1
         self._finalizer = weakref.finalize(self, os.close, self._done_fd) if envs else None
         if self._finalizer is not None:
@@ -305,7 +305,7 @@ class RowPool(WorkerPool[RowWorker]):
             workers,
             start_timeout=start_timeout,
             spin_seconds=_SPIN_SECONDS,
-            counts=self.tally,
+            counts=self.stats,
             event_fd=self._done_fd,
         )
         # The nanoseconds and rows of each worker so far, now and at the last `count_rows`.
@@ -334,8 +334,8 @@ class RowPool(WorkerPool[RowWorker]):
             return 0, 0.0
         if self.policy.deaths_without_progress:
             self.policy.note_progress()
-        self.tally.seconds_on_workers += nanoseconds * 1e-9
-        self.tally.rows_sent += rows
+        self.stats.seconds_on_workers += nanoseconds * 1e-9
+        self.stats.rows_sent += rows
         return rows, nanoseconds * 1e-9
 
     def _tend(self, worker: RowWorker) -> None:

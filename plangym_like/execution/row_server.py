@@ -13,13 +13,13 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plangym_like.batch.arrays import Rows
 from plangym_like.batch.layout import Layout
-from plangym_like.batch.row_stepper import RowStepper, row_exit
+from plangym_like.batch.row_stepper import row_exit
 from plangym_like.errors import StateMismatchError
 from plangym_like.execution.shared_batch import (
     HEADER_NBYTES,
@@ -48,17 +48,6 @@ _WAIT_SECONDS = 60.0
 
 # The number of batches whose arrays are cached; most programs use few shapes and blocks.
 _KEPT_PLACES = 16
-
-
-class HostedEnv(Protocol):
-    """The interface of the `PlanEnv` that a worker hosts."""
-
-    @property
-    def row_stepper(self) -> RowStepper:
-        """The object that steps rows in the worker."""
-
-    def setup(self) -> None:
-        """Make the environment, unless it exists already."""
 
 
 class Order(NamedTuple):
@@ -153,7 +142,7 @@ class _RowServer:
         self._slot = slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
         self._worker, self._linger = worker, linger
 
-    def begin(self, env: HostedEnv, order: Order, fds: Sequence[int]) -> None:
+    def begin(self, env: Any, order: Order, fds: Sequence[int]) -> None:
         """Get ready for an order.
 
         Raises
@@ -343,7 +332,7 @@ class _RowServer:
 _server = _RowServer()
 
 
-def serve(env: HostedEnv, order: Order, fds: Sequence[int] = ()) -> Report:
+def serve(env: Any, order: Order, fds: Sequence[int] = ()) -> Report:
     """Serve until there is something to report, or another request."""
     _server.begin(env, order, fds)
     try:
@@ -392,12 +381,12 @@ def _pack(rows: Rows, stepped: Iterable[int]) -> tuple[dict[int, bytes], dict[in
     return packed, refused
 
 
-def greet(env: HostedEnv, worker: int, linger: float, signature: int, fds: Sequence[int]) -> None:
+def greet(env: Any, worker: int, linger: float, signature: int, fds: Sequence[int]) -> None:
     """Make the environment, unless it exists already, and get ready to serve.
 
     Parameters
     ----------
-    env : HostedEnv
+    env : PlanEnv
     worker : int
         The number of the worker's progress slot.
     linger : float

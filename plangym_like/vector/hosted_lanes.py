@@ -386,9 +386,11 @@ class HostedLanes:
         self, lanes: Sequence[int], out: StepArrays, finals: Finals | None
     ) -> dict[int, dict[str, Any]]:
         """End the lost episodes of `lanes` with their last observations; return the infos."""
+        if not lanes:
+            return {}
         infos = {lane: dict(_DIED) for lane in lanes}
         out.rewards[lanes], out.terminated[lanes], out.truncated[lanes] = 0.0, False, True
-        if finals is not None and lanes:
+        if finals is not None:
             for lane in lanes:
                 finals[lane] = tree_map(owned, take(out.obs, lane)), infos[lane]
             self.lanes.reset(out.obs, lanes)

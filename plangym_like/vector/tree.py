@@ -3,7 +3,7 @@
 Observations, actions, recurrent states and infos are trees. A leaf is an array, a tensor, a number
 or, in a layout, a `Leaf`. ``None`` and empty containers are trees without leaves.
 
->>> layout = {"image": Leaf((2, 2), np.uint8), "speed": Leaf((), float)}
+>>> layout = {"image": Leaf((2, 2), np.dtype("u1")), "speed": Leaf((), np.dtype(float))}
 >>> rows = zeros(layout, (3,))
 >>> take(rows, 1)["image"].tolist()
 [[0, 0], [0, 0]]

@@ -40,6 +40,7 @@ from plangym_like.errors import (
 )
 from plangym_like.execution import process_executor, row_pool
 from plangym_like.execution.process_executor import CostModel
+from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.processes import pool
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
@@ -251,18 +252,22 @@ def test_rows_that_a_replaced_worker_had_not_reported_are_stepped_again(
 
 
 def test_tokens_of_a_cancelled_batch_that_come_back_late_mean_nothing(
-    serial: CounterEnv, make_env: Any, meeting: Meeting
+    serial: CounterEnv, make_env: Any, meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    void = SharedBatch.void
+    # The worker is in row 0 until the batch is cancelled.
+    monkeypatch.setattr(SharedBatch, "void", lambda self: (void(self), meeting.let_go()))
     env, state = make_env(Trap(meeting, [0]), n_workers=1), serial.get_state()
     future, workers = env.step_batch(ACTIONS, state, blocking=False), env.executor.pool
     key = env.executor._runs[0]._batch.key
+    workers._grace = 100.0
     meeting.next_report()
-    meeting.let_go()
     assert future.cancel()
     sent = env.stats.rows_sent
     workers.tokens.put_back(key, (1, 150))
     while len(workers.tokens) or workers.workers[0].busy:
         workers.prepare()  # the worker has reported, and is to serve again
+    workers.count_rows()
     assert env.stats.rows_sent == sent
     assert_same(env.step_batch(ACTIONS[1:], state), serial.step_batch(ACTIONS[1:], state))
 

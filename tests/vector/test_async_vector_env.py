@@ -168,7 +168,7 @@ def test_spaces_and_infos_of_all_kinds(
     make: Callable[..., Any], source: Any, mode: str, n_workers: int | None
 ) -> None:
     envs = make(source, 4, n_workers, batch_size=2, autoreset_mode=mode)
-    history = _play(envs, 25)
+    history = _play(envs, 15)
     assert same(history, _expected(make(source, 4, autoreset_mode=mode), history))
 
 
@@ -248,7 +248,7 @@ def test_a_process_that_dies(make: Callable[..., Any], mode: str, how: str, tmp_
             gate.unlink(missing_ok=True)
 
     if how == "between":
-        history = _play(envs, 25, after=kill)
+        history = _play(envs, 15, after=kill)
     else:
         envs.async_reset(seed=SEED)
         kill(4)
@@ -350,7 +350,7 @@ def test_a_signal_handler_at_any_moment_leaves_no_environment_pending(
 ) -> None:
     envs = make("CartPole-v1", 4, n_workers, batch_size=2, vectorise=False)
     twins = make("CartPole-v1", 4)
-    for number in range(1, 400, 13):
+    for number in range(1, 400, 31):
         envs.async_reset(seed=SEED)
         _receive_all(envs)
         moment = Moment(number)

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -288,6 +289,9 @@ def test_ctrl_c_while_a_process_is_waited_for(make: MakeLanes) -> None:
 
     def interrupt() -> None:
         os.read(told, 1)
+        (worker,) = lanes.pool.workers
+        while worker.task is None or worker.interrupted:  # the request is still being sent
+            time.sleep(0.001)
         os.kill(owner, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

@@ -18,13 +18,13 @@ from plangym_like.batchers.rollout.fragment import (
     Final,
     Fragment,
     FragmentBuffer,
-    FragmentInfos,
     FragmentOptions,
     InfoColumns,
     Inputs,
     State,
     StepViews,
     join_finals,
+    join_infos,
 )
 from plangym_like.batchers.stepping import EpisodeLanes
 from plangym_like.batchers.trees import (
@@ -297,8 +297,9 @@ class Collector:
         obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
-        value = self._ask(self._actor.value, inputs, hx)[0].cpu()
-        return torch.where(_aligned(torch.from_numpy(cut), value), value, torch.zeros_like(value))
+        value: torch.Tensor = self._ask(self._actor.value, inputs, hx)[0].to("cpu", copy=True)
+        value[~torch.from_numpy(cut)] = 0
+        return value
 
     def _note_infos(self, columns: InfoColumns, t: int) -> None:
         infos, running = self.lanes.infos, self._episodes.running
@@ -315,10 +316,6 @@ def _values(buffer: FragmentBuffer) -> torch.Tensor:
     """Return the critic's estimates ``(T, B, ...)``; without a critic, the rewards."""
     values: torch.Tensor = buffer.steps["actor"].get("value", buffer.steps["rew"])
     return values
-
-
-def _aligned(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return flags.reshape(*flags.shape, *(1,) * (value.ndim - flags.ndim))
 
 
 def _versions(tree: Any) -> list[int]:
@@ -395,7 +392,6 @@ class RolloutIterator(Closable):
             raise InputError(
                 f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
             )
-        self._infos = FragmentInfos()
 
     def __iter__(self) -> Self:
         return self
@@ -429,7 +425,7 @@ class RolloutIterator(Closable):
         apart: dict[str, Any] = dict.fromkeys(("env", "version", "final", "sticky"))
         steps = [as_tensors(part._replace(**apart)) for part in parts]
         fragment: Fragment = tree_map(self._join, *steps)._replace(
-            env=self._infos.join([part.env for part in parts]),
+            env=join_infos([part.env for part in parts]),
             version=torch.cat([torch.as_tensor(part.version) for part in parts]),
             final=join_finals(finals) if finals else None,
             sticky=self._options.sticky,

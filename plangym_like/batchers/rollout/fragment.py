@@ -95,9 +95,8 @@ class Fragment(NamedTuple):
     actor : dict of str to tree of Tensor ``(T, B, ...)``
         The actor's infos: it returned ``actor[key][t]`` together with ``state.act[t]``.
     env : dict of str to tree of Tensor ``(T, B, ...)``
-        The numbers in the environments' infos; 0 where a step's info lacks the key. A key is
-        present from the first fragment in which it occurs. If numbers of several dtypes occur, the
-        dtype is NumPy's common one, from that fragment on.
+        The numbers in the environments' infos in this fragment; 0 where a step's info lacks the
+        key. If numbers of several dtypes occur, the dtype is NumPy's common one.
     bootstrap : Tensor ``(1, B)``
         The critic's estimate at ``state.obs[T]``; float32 0 without a critic.
     hx : tree of Tensor
@@ -251,17 +250,9 @@ class FragmentOptions(NamedTuple):
 
 
 class StepViews(NamedTuple):
-    """The inputs and outputs of one step.
+    """The inputs and outputs of one step, for the actor ``(1, B, ...)`` and for lanes ``(B, ...)``.
 
-    Attributes
-    ----------
-    obs, act, rew, fin, actor : tree of Tensor ``(1, B, ...)``
-        In the form that the actor takes and returns.
-    actions : tree of array ``(B, ...)``
-        Arrays that share memory with `act`, in the form that lanes take.
-    outcome : Outcome
-        The arrays that lanes write the results of the step to.
-    stepno : array int64 ``(B,)``
+    `actions` are arrays that share memory with `act`. Lanes write their results to `outcome`.
     """
 
     obs: Any
@@ -277,11 +268,7 @@ class StepViews(NamedTuple):
 class FragmentBuffer:
     """The memory for the steps of one fragment, and views of each step.
 
-    Parameters
-    ----------
-    num_steps, num_lanes : int
-    observation, action, actor : tree of Leaf
-        The layouts of one observation, one action and one info of the actor, for one lane.
+    `observation`, `action` and `actor` are the layouts of what one lane has at one step.
 
     Attributes
     ----------
@@ -350,16 +337,13 @@ class InfoColumns:
             kind = type(value)
             if kind not in _NUMBERS and not (kind is int and abs(value) < 2**63):
                 value = _as_numbers(value)
-                if value is None:
-                    continue
-                value = value.copy()
-            self._noted.setdefault(place, []).append((t, lane, value))
+            if value is not None:
+                self._noted.setdefault(place, []).append((t, lane, value))
 
     def columns(self, num_steps: int, num_lanes: int) -> Columns:
         """Return a column ``(T, B, ...)`` for each path, with 0 where a step's info lacks it.
 
-        The dtype holds all values by NumPy's rules of promotion: 0.5 among integers makes a column
-        of float64.
+        The dtype holds all values: 0.5 among integers makes a column of float64.
 
         Raises
         ------
@@ -372,9 +356,8 @@ class InfoColumns:
             try:
                 rows = np.asarray(values)
             except ValueError as error:
-                shapes = [np.shape(value) for value in values]
-                k = next(k for k, shape in enumerate(shapes) if shape != shapes[0])
-                raise _other_shape(path, shapes[0], shapes[k], lanes[k]) from error
+                first, second, *_ = dict.fromkeys(map(np.shape, values))
+                raise _other_shape(path, first, second) from error
             try:
                 as_torch_dtype(rows.dtype)
             except InputError:
@@ -384,42 +367,29 @@ class InfoColumns:
         return columns
 
 
-class FragmentInfos:
-    """Joins the columns of groups, in the owner's process.
+def join_infos(groups: Sequence[Columns]) -> dict[Any, Any]:
+    """Return the infos of all groups as a tree of tensors ``(T, B, ...)``.
 
-    A key is present from the first fragment in which it occurs, and dtypes never become narrower.
+    Parameters
+    ----------
+    groups : sequence of dict
+        The result of `InfoColumns.columns` of each group.
+
+    Raises
+    ------
+    InputError
+        The shapes of two groups differ, or a key leads to a number here and to more keys there.
     """
-
-    def __init__(self) -> None:
-        # For each key, the column of a group whose infos lack it.
-        self._blanks: Columns = {}
-
-    def join(self, groups: Sequence[Columns]) -> dict[Any, Any]:
-        """Return the infos of all groups as a tree of tensors ``(T, B, ...)``.
-
-        Parameters
-        ----------
-        groups : sequence of dict
-            The result of `InfoColumns.columns` of each group.
-
-        Raises
-        ------
-        InputError
-            The shapes of two groups or fragments differ, or a key leads to a number here and to
-            more keys there.
-        """
-        for path, column in (pair for columns in groups for pair in columns.items()):
-            blank = self._blanks.setdefault(path, np.zeros_like(column))
-            if blank.shape != column.shape:
-                raise _other_shape(path, blank.shape[2:], column.shape[2:])
-        tree: dict[Any, Any] = {}
-        for path, blank in self._blanks.items():
-            parts = [columns.get(path, blank) for columns in groups]
-            # The blank column has no rows here, but the dtype of earlier fragments.
-            whole = np.concatenate([blank[:, :0], *parts], 1)
-            self._blanks[path] = np.zeros_like(blank, whole.dtype)
-            _put(tree, path, torch.from_numpy(whole))
-        return tree
+    tree: dict[Any, Any] = {}
+    for path in dict.fromkeys(path for columns in groups for path in columns):
+        known = [columns[path] for columns in groups if path in columns]
+        for column in known:
+            if column.shape != known[0].shape:
+                raise _other_shape(path, known[0].shape[2:], column.shape[2:])
+        blank = np.zeros_like(known[0])
+        whole = np.concatenate([columns.get(path, blank) for columns in groups], 1)
+        _put(tree, path, torch.from_numpy(whole))
+    return tree
 
 
 def _put(tree: Any, path: Path, value: torch.Tensor) -> None:
@@ -428,34 +398,29 @@ def _put(tree: Any, path: Path, value: torch.Tensor) -> None:
             tree = tree.setdefault(key, {})
     if not isinstance(tree, dict) or isinstance(tree.get(path[-1]), dict):
         raise InputError(
-            f"the info {_named(path)} is a number in one step and a dict in another: keep one "
-            "kind, or give infos=False"
+            f"the info {_name(path)} is a number in one step and a dict in another: keep one kind, "
+            "or give infos=False"
         )
     tree[path[-1]] = value
 
 
-def _other_shape(path: Path, first: Any, now: Any, lane: int | None = None) -> InputError:
-    owner = "the" if lane is None else f"lane {lane}'s"
+def _other_shape(path: Path, first: Any, now: Any) -> InputError:
     return InputError(
-        f"{owner} info {_named(path)} had the shape {tuple(first)} before, and {tuple(now)} now. A "
+        f"the info {_name(path)} had the shape {tuple(first)} before, and {tuple(now)} now. A "
         "fragment holds arrays of one shape: keep the shape, or give infos=False"
     )
 
 
-def _named(path: Path) -> str:
-    return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+def _name(path: Path) -> str:
+    return repr("/".join(map(str, path)))
 
 
 def _as_numbers(value: Any) -> NDArray[Any] | None:
-    """Return a number, list or tensor as an array of numbers; ``None`` if it is something else.
-
-    A tensor of dtype ``bfloat16``, which NumPy does not have, becomes ``float32``.
-    """
+    """Return a number, list or tensor as a new array; ``None`` if it is something else."""
     try:
-        if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
-            value = value.detach().cpu()
-            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-        array = np.asarray(value)
+        if isinstance(value, torch.Tensor):  # NumPy has no bfloat16
+            value = (value.float() if value.dtype is torch.bfloat16 else value).detach().cpu()
+        array = np.array(value)
     except (TypeError, ValueError, RuntimeError):
         return None
     return array if array.dtype.kind in NUMERIC_KINDS else None

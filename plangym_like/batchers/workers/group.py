@@ -130,19 +130,10 @@ class Closable(abc.ABC):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One method call on a hosted object.
+    """The running `call` of a `method` of the object of `group`, which `worker` hosts.
 
-    Attributes
-    ----------
-    group, worker : int
-        The group of the object, and the worker that hosts it.
-    method : str
-    call : Future
-        The running call.
-    result : object
-        Set by `WorkerGroup.wait`.
-    block : SharedBlock or None
-        The memory that is lent to the worker for the arrays of the result.
+    `result` is set by `WorkerGroup.wait`. `block` is memory that is lent to the worker for the
+    arrays of the result.
     """
 
     group: int
@@ -208,8 +199,6 @@ class WorkerGroup(Closable):
         self._progress = [(False, -1)] * self.num_workers
         self._checked_at = 0.0
 
-    # What the kinds of workers do in their own ways
-
     @property
     def pids(self) -> list[int]:
         """The process ids of the workers, each valid on its machine; empty without workers."""
@@ -250,8 +239,6 @@ class WorkerGroup(Closable):
     def _beats(self, worker: int) -> int:
         """Return how many times the worker has reported progress, as far as is known."""
         return 0
-
-    # What they have in common
 
     def count_workers(self, num_cores: int) -> int:
         """Return how many workers to start on a machine or cluster with `num_cores` cores."""

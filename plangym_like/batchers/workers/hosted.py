@@ -64,19 +64,12 @@ class GroupContext:
 
 
 class HostedObjects:
-    """One object for each of `groups`. The objects are made in the order of `groups`.
-
-    Parameters
-    ----------
-    make_object : callable
-        Given a `GroupContext`, returns the object of its group.
-    groups : sequence of int
-    own_process : bool
-        Whether the process does nothing but host these objects. If so, torch uses one thread.
+    """One object for each of `groups`, made by ``make_object(context)`` in their order.
 
     Attributes
     ----------
     own_process : bool
+        Whether the process does nothing but host these objects. If so, torch uses one thread.
     control : array int64 or None
         The stop flag, and a count of heartbeats for each group. The memory is shared with the
         owner's process, or read for it; ``None`` in that process itself.

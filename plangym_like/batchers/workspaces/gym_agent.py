@@ -75,15 +75,7 @@ _BLOCK_ROWS, _BLOCK_NBYTES = 32, 2**20
 class EpisodeRows:
     """Steps lanes, and returns the tensors of each step's `EpisodeRow`.
 
-    Parameters
-    ----------
-    lanes : Lanes
-    autoreset : bool
-        Whether a lane whose episode has ended begins another episode in the next row. Otherwise,
-        it waits.
-    include_last_state : bool
-        If ``False``, and `autoreset` is true, a lane whose episode ends begins the next episode in
-        the same row. The row then holds the first observation of the next episode.
+    If `autoreset` is false, a lane whose episode has ended waits; see also `ParallelGymAgent`.
 
     Attributes
     ----------

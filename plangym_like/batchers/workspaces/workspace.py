@@ -98,13 +98,6 @@ class Variable:
             self._rows = []
         return self._full
 
-    def part(self, start: int, stop: int) -> Tensor:
-        """Return the rows ``start:stop`` as one tensor; other rows may be missing."""
-        if self._full is not None:
-            return self.full()[start:stop]
-        rows = [self.get(t) for t in range(start, min(stop, self.time_size()))]
-        return torch.stack(rows) if rows else self.full()[:0]
-
     def last(self, n: int) -> Variable:
         """Return a new variable with the last `n` rows, moved to times 0, 1, ..."""
         start = self.time_size() - n
@@ -374,7 +367,7 @@ class Workspace:
         """Return the rows ``from_time:to_time`` of one variable, ``[T', B, ...]``."""
         if not 0 <= from_time < to_time:
             raise InputError(f"steps {from_time} to {to_time}: need 0 <= from_time < to_time")
-        return self._variable(var_name).part(from_time, to_time)
+        return self._variable(var_name).full()[from_time:to_time]
 
     def get_time_truncated_workspace(self, from_time: int, to_time: int) -> Workspace:
         """Return a workspace of the steps ``from_time:to_time``; variables may differ in length."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -185,24 +184,6 @@ def test_a_fragment_can_be_kept(mode: Callable[..., list[Fragment]]) -> None:
     first, second = mode(Count, Follower(), 2)
     assert first.state.obs[0, 0, 0] == 0
     assert second.state.obs[0, 0, 0] == T
-
-
-def test_the_row_of_a_known_seed() -> None:
-    actions = [1, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 1]
-
-    class Script(BaseActorModule):
-        def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
-            hx = torch.zeros(1, 1, dtype=torch.int64) if hx is None else hx
-            return torch.tensor(actions)[hx], hx + 1, {}
-
-    envs = [gymnasium.make("CartPole-v1")]
-    with same.rollout(envs, Script(), len(actions), seed=[4279]) as it:
-        fragment = next(it)
-    rows = fragment.state.obs[:, 0].numpy()
-    assert rows.shape == (14, 4)
-    assert np.allclose(rows[0], [-0.0471, 0.0265, 0.0220, -0.0336], atol=5e-5)
-    assert np.allclose(rows[-1], [-0.0326, 0.2213, 0.0053, -0.3190], atol=5e-5)
-    assert fragment.state.act[:, 0].tolist() == actions
 
 
 def test_training_and_weights_are_those_of_the_moment() -> None:

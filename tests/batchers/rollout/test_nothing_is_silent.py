@@ -223,8 +223,10 @@ def test_a_key_that_changes_its_kind(make: Make) -> None:
         return {"winner": kinds[index % 6], "nested": {"lead": None if index % 2 else index}}
 
     envs = _infos(make, says, {"winner": 0, "nested": {"lead": 0}})
-    found = torch.cat([env["winner"][:, 0] for env in envs]).tolist()
-    assert found == [5 if index % 6 == 5 else 0 for index in range(1, 16)]
+    found = [env["winner"][:, 0].tolist() if "winner" in env else [0] * T for env in envs]
+    assert [*found[0], *found[1], *found[2]] == [
+        5 if index % 6 == 5 else 0 for index in range(1, 16)
+    ]
     leads = torch.cat([env["nested"]["lead"][:, 0] for env in envs]).tolist()
     assert leads == [0 if index % 2 else index for index in range(1, 16)]
 
@@ -239,8 +241,7 @@ def test_a_key_that_comes_late(make: Make) -> None:
     assert "late" not in first
     assert second["late"]["at"][:, 0].tolist() == [0, 7, 0, 0, 0]
     assert second["late"]["where"][1, -1].tolist() == [7, 0.5]
-    assert third["late"]["at"].tolist() == torch.zeros_like(third["late"]["at"]).tolist()
-    assert third["late"]["where"].shape[2:] == (2,)
+    assert "late" not in third
     assert third["here"][:, 0].tolist() == list(range(11, 16))
 
 
@@ -248,7 +249,7 @@ def test_a_key_that_comes_late(make: Make) -> None:
     ("first", "later", "message"),
     [
         (np.zeros(3), np.zeros(2), r"info 'x' had the shape \(3,\).*\(2,\) now"),
-        (1, {"y": 2}, "'x'.* is a number in one step and a dict in another"),
+        (1, {"y": 2}, "'x.*' is a number in one step and a dict in another"),
     ],
 )
 def test_an_info_of_another_form_is_an_error(first: Any, later: Any, message: str) -> None:
