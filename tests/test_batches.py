@@ -178,6 +178,7 @@ def shapes() -> Any:
         seeded=st.booleans(),
         wants_states=st.booleans(),
         wants_observations=st.booleans(),
+        legal=st.just(False),  # only games have such rollouts
         action=st.sampled_from(["<i8", "<f4", "<f8"]),
     )
 

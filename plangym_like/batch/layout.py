@@ -284,7 +284,8 @@ class Layout:
             leaves = [found[number] for number in range(len(self.obs_leaves))]
             observations = spaces.build(self.observation_space, iter(leaves))
             objects = [leaves[number] for number in self._objects] if self._objects else ()
-        columns = {name: found["info", name] for name in _columns(self, shape)}
+        names = _columns(self, shape) if shape.horizon else self.columns
+        columns = {name: found["info", name] for name in names}
         return Rows(
             inputs,
             found.get("states"),
