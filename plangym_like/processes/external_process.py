@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from operator import methodcaller
 from typing import Any, Self
 
 from plangym_like.errors import ClosedError, WorkerDiedError
@@ -24,6 +23,7 @@ from plangym_like.processes.child import ChildProcess, check_can_start, interrup
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.processes.start_methods import launch, start_error, worker_environ
 from plangym_like.processes.wire import (
+    ACCESS,
     CALL,
     CLOSE,
     EXCEPTION,
@@ -35,7 +35,6 @@ from plangym_like.processes.wire import (
     loads,
     outgoing,
 )
-from plangym_like.processes.worker import access
 from plangym_like.results import Future
 from plangym_like.support.fork_safety import new_lock
 
@@ -213,7 +212,7 @@ class ExternalProcess:
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call the object's method `name`, and return the future of its result."""
-        return self.apply(methodcaller(name, *args, **kwargs))
+        return self._request(CALL, dumps((name, args, kwargs)))
 
     def apply(
         self,
@@ -230,7 +229,7 @@ class ExternalProcess:
         only as much as it can without waiting for the process to read. The rest is sent with the
         next request, by `drain`, or while a thread waits for a result.
         """
-        return self._request(CALL, dumps((fn, args)), fds, patient=patient)
+        return self._request(CALL, dumps((fn, args, {})), fds, patient=patient)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -238,7 +237,7 @@ class ExternalProcess:
                 f"{type(self).__name__!r} object has no attribute {name!r}; names with a leading "
                 "underscore are not looked up in the process"
             )
-        is_method, value = self.apply(access, name).result()
+        is_method, value = self._request(ACCESS, dumps(name)).result()
         if not is_method:
             return value
 

@@ -5,15 +5,16 @@ A message is a header and a payload over a unix stream socket:
 ========  ======  ==================================================
 bytes     type    meaning
 ========  ======  ==================================================
-0         uint8   kind: CALL, RESULT, EXCEPTION or CLOSE
+0         uint8   kind: ACCESS, CALL, RESULT, EXCEPTION or CLOSE
 1 to 8    uint64  request id; a reply carries the id of its request
 9         uint8   number of file descriptors sent along (SCM_RIGHTS,
                   with the header's first byte)
 10 to 17  uint64  number of bytes of the payload
 ========  ======  ==================================================
 
-The payload of CALL is ``(function, args)``. The payload of RESULT is the value. The payload of
-EXCEPTION is the exception, packed by `plangym_like.processes.remote_errors`. CLOSE has no payload.
+The payload of ACCESS is ``name``. The payload of CALL is ``(name or function, args, kwargs)``. The
+payload of RESULT is the value. The payload of EXCEPTION is the exception, packed by
+`plangym_like.processes.remote_errors`. CLOSE has no payload.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 
-CALL, RESULT, EXCEPTION, CLOSE = range(1, 5)
+ACCESS, CALL, RESULT, EXCEPTION, CLOSE = range(1, 6)
 
 HEADER = struct.Struct("<BQBQ")
 MAX_DESCRIPTORS = 250

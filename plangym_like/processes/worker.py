@@ -25,6 +25,7 @@ from plangym_like.processes.child import (
 )
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.wire import (
+    ACCESS,
     CLOSE,
     EXCEPTION,
     RESULT,
@@ -187,14 +188,24 @@ class Worker:
                     "a worker has too many open files to receive those of a request (see "
                     "`ulimit -n`)",
                 )
-            function, arguments = loads(message.payload)
+            content = loads(message.payload)
             message = message._replace(payload=b"")
+            if message.kind == ACCESS:
+                return self._access(content)
+            target, arguments, options = content
+            if isinstance(target, str):
+                return getattr(self._hosted, target)(*arguments, **options)
         except BaseException:
             close_all(descriptors or ())
             raise
         if descriptors:
-            return function(self._hosted, *arguments, fds=descriptors)
-        return function(self._hosted, *arguments)
+            return target(self._hosted, *arguments, fds=descriptors)
+        return target(self._hosted, *arguments)
+
+    def _access(self, name: str) -> tuple[bool, Any]:
+        """Return False and the attribute `name`; for a method, True and ``None``."""
+        value = getattr(self._hosted, name)
+        return (True, None) if callable(value) else (False, value)
 
     def _send(self, kind: int, request: int, payload: bytes) -> None:
         self._channel.send(outgoing(kind, request, payload))
@@ -220,12 +231,6 @@ def wait_for_request(fd: int, seconds: float) -> bool:
     returns whether there is a request. If `fd` is -1, it waits only for requests.
     """
     return _workers[0].has_request(fd, seconds)
-
-
-def access(hosted: Any, name: str) -> tuple[bool, Any]:
-    """Return False and the attribute `name`; for a method, True and ``None``."""
-    value = getattr(hosted, name)
-    return (True, None) if callable(value) else (False, value)
 
 
 def _settle_in(
