@@ -6,7 +6,7 @@ import abc
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -46,6 +46,19 @@ from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
 
 _NO_LANES: NDArray[np.intp] = np.empty(0, np.intp)
+
+
+class Ends(NamedTuple):
+    """Episodes that ended with step `t` in `lanes`: a part of a `Final`, not yet in tensors.
+
+    `value` is the critic's estimate for all lanes; ``None`` means zeros.
+    """
+
+    t: int
+    lanes: NDArray[np.intp]
+    obs: Any
+    value: torch.Tensor | None
+    hx: Any
 
 
 class Collector:
@@ -211,7 +224,7 @@ class Collector:
         _, act, rew, fin = before
         hx = self._hx
         # The first has no episodes, but the shapes and dtypes.
-        finals = [self._final(buffer, 0, _NO_LANES, hx)] if options.keep_final else []
+        ends = [self._ends(buffer, 0, _NO_LANES, hx)] if options.keep_final else []
         episodes.running = previous = None
         for t, row in enumerate(buffer.rows):
             self._beat()
@@ -230,7 +243,7 @@ class Collector:
             if options.infos:
                 self._note_infos(infos, t)
             if len(ended) and options.keep_final:
-                finals.append(self._final(buffer, t, ended, hx))
+                ends.append(self._ends(buffer, t, ended, hx))
             if len(ended) or episodes.running is not None:
                 hx = self._end_episodes(row, ended, hx)
             previous = row.outcome
@@ -253,7 +266,7 @@ class Collector:
             hx=to_device(first_hx, "cpu"),
             version=torch.full((count,), version),
             before=before,
-            final=join_finals(finals) if finals else None,
+            final=_final_of(ends, _values(buffer)[0]) if ends else None,
             sticky=options.sticky,
         )
 
@@ -268,16 +281,14 @@ class Collector:
             self._episodes.running = np.flatnonzero(~done)
         return hx
 
-    def _final(self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any) -> Final:
+    def _ends(self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any) -> Ends:
         """Return the last observations of `lanes`, whose episodes ended with step `t`."""
-        where = torch.from_numpy(lanes)
-        value = self._final_value(buffer, t, lanes, hx)
-        return Final(
-            torch.full((len(lanes),), t),
-            where,
-            take(buffer.obs, (t + 1, where)),
-            torch.zeros_like(_values(buffer)[0, : len(lanes)]) if value is None else value[where],
-            tree_map(lambda state: state.cpu()[:, where], hx),
+        return Ends(
+            t,
+            lanes,
+            take(buffer.rows[t].outcome.obs, lanes),
+            self._final_value(buffer, t, lanes, hx),
+            tree_map(lambda state: state.cpu()[:, lanes], hx),
         )
 
     def _final_value(
@@ -310,6 +321,24 @@ class Collector:
     def _reset_hx(self, lanes: Any, hx: Any) -> Any:
         fresh = self._actor.reset(lanes, hx)
         return hx if fresh is None else fresh
+
+
+def _final_of(ends: Sequence[Ends], like: torch.Tensor) -> Final:
+    """Return the `Final` of a fragment; `like` is a tensor of estimates ``(B, ...)``."""
+    counts = [len(each.lanes) for each in ends]
+    value = like.new_zeros((sum(counts), *like.shape[1:]))
+    for each, stop in zip(ends, np.cumsum(counts).tolist(), strict=True):
+        if each.value is not None:
+            value[stop - len(each.lanes) : stop] = each.value[each.lanes]
+    return Final(
+        t=torch.from_numpy(np.repeat(np.array([each.t for each in ends], np.int64), counts)),
+        lane=torch.from_numpy(np.concatenate([each.lanes for each in ends])),
+        obs=tree_map(
+            lambda *rows: torch.from_numpy(np.concatenate(rows)), *(each.obs for each in ends)
+        ),
+        value=value,
+        hx=tree_map(lambda *states: torch.cat(states, 1), *(each.hx for each in ends)),
+    )
 
 
 def _values(buffer: FragmentBuffer) -> torch.Tensor:
