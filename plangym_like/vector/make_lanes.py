@@ -22,7 +22,7 @@ from plangym_like.vector.sequential_lanes import SequentialLanes
 if TYPE_CHECKING:
     from plangym_like.vector.kernel_lanes import ClassicKernel
 
-# Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
+# Fewer robots than this are stepped faster one by one (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
 # An id, or a callable without arguments that returns a new gymnasium.Env or PlanEnv.
 EnvSource = str | Callable[[], Any]
@@ -66,7 +66,7 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
     if len({id(env) for env in envs}) < len(envs):
         raise InputError("envs holds the same environment twice; make one for each lane")
     kernel = classic_kernel(envs) if vectorise else None
-    if kernel is not None and len(envs) >= _FEWEST_AT_ONCE:
+    if kernel is not None and len(envs) >= kernel.fewest_lanes:
         from plangym_like.vector.kernel_lanes import KernelLanes
 
         return KernelLanes(envs, kernel)

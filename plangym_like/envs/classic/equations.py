@@ -75,6 +75,12 @@ class Dynamics(abc.ABC):
         The value in ``Columns.hidden`` that means ``None``. The array has the dtype of this value.
     takes_single, leaves_single : bool
         Whether `advance` can step ``float32`` states, and whether its next states are ``float32``.
+    most_singly : int
+        The number of rows up to which `advance_one` is faster than `advance`; 0 if there is only
+        `advance` (measured by `benchmarks/vector.py`).
+    fewest_lanes : int
+        The number of environments from which they are stepped together in `make_vec`, because that
+        is faster than ``env.step`` (measured by `benchmarks/vector.py`).
     """
 
     order: ClassVar[tuple[int, ...]]
@@ -84,6 +90,8 @@ class Dynamics(abc.ABC):
     no_hidden: ClassVar[np.int32 | np.float64] = np.int32(-1)
     takes_single: ClassVar[bool] = False
     leaves_single: ClassVar[bool] = False
+    most_singly: ClassVar[int] = 0
+    fewest_lanes: ClassVar[int] = 4
 
     def __init__(self, env: Any) -> None:
         values = self.settings(env)
@@ -178,6 +186,8 @@ class CartPole(Dynamics):
     )
     num_actions = 2
     hidden = "steps_beyond_terminated"
+    most_singly = 6
+    fewest_lanes = 1
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -329,6 +339,7 @@ class MountainCarContinuous(Dynamics):
     num_actions = 0
     takes_single = True
     leaves_single = True
+    fewest_lanes = 16
 
     @classmethod
     def largest(cls, env: Any) -> float:
