@@ -194,6 +194,8 @@ class WorkerGroup(Closable):
         self._jobs: list[Job] = []
         self._version = -1
         self._start()
+        # The published version that each worker has been sent.
+        self._known = [-1] * self.num_workers
         # When each worker last made progress; whether it was ready then, and its heartbeat count.
         self._progress_at = [time.monotonic()] * self.num_workers
         self._progress = [(False, -1)] * self.num_workers
@@ -264,6 +266,11 @@ class WorkerGroup(Closable):
         self._version += 1
         self._publish(tree, self._version)
         return self._version
+
+    def _must_inform(self, worker: int) -> bool:
+        """Return whether `worker` lacks what was published, and note that it is sent now."""
+        known, self._known[worker] = self._known[worker], self._version
+        return known != self._version
 
     def submit(self, group: int, method: str, *args: Any) -> Job:
         """Schedule a call of `method` on the object of `group`, and return the job.
