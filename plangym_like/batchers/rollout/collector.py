@@ -138,7 +138,6 @@ class Collector:
             )
         _, self._hx, info = answer
         count = self.lanes.num_lanes
-
         self._recurrent = bool(tree_leaves(self._hx))
         if self._recurrent:
             self._check_hx()
@@ -219,7 +218,7 @@ class Collector:
     def _collect(self, buffer: FragmentBuffer, version: int) -> Fragment:
         actor, episodes, options = self._actor, self._episodes, self._options
         infos = InfoColumns()
-        copy_fitting(buffer.rows[0].obs, self._obs, "observations", InputError)
+        copy_fitting(buffer.rows[0].obs, self._obs, "observations", is_action=False)
         before = Inputs(None, self._act, self._rew, self._fin)
         _, act, rew, fin = before
         hx = self._hx
@@ -237,7 +236,7 @@ class Collector:
                     "its first output"
                 )
             for key, place in row.actor.items():
-                copy_fitting(place, info[key], f"the actor's {key!r}", InputError)
+                copy_fitting(place, info[key], f"the actor's {key!r}", is_action=False)
             row.stepno[...] = episodes.timestep
             ended = episodes.step(row.actions, row.outcome, previous)
             if options.infos:
@@ -250,11 +249,11 @@ class Collector:
         bootstrap = torch.zeros_like(_values(buffer)[:1])
         if "value" in buffer.steps["actor"]:
             value = self._ask(actor.value, (buffer.last_obs, act, rew, fin), hx)
-            copy_fitting(bootstrap, value, "the actor's 'value'", InputError)
+            copy_fitting(bootstrap, value, "the actor's 'value'", is_action=False)
         first_hx = self._hx
         # Copied, since the actor may have returned views of its inputs.
         self._hx = tree_map(torch.empty_like, first_hx)
-        copy_fitting(self._hx, hx, "the actor's recurrent states", InputError)
+        copy_fitting(self._hx, hx, "the actor's recurrent states", is_action=False)
         self._obs = clone_tree(buffer.last_obs)
         self._act, self._rew, self._fin = clone_tree(act), rew.clone(), fin.clone()
         count = self.lanes.num_lanes
