@@ -51,10 +51,8 @@ def load_weights(actor: torch.nn.Module, tree: Any) -> None:
 
     Raises
     ------
-    RuntimeError
-        The numbers, shapes or dtypes of the weights differ.
-    ValueError
-        The numbers of submodules differ.
+    RuntimeError, ValueError
+        The weights differ in number, shape or dtype, or the submodules differ in number.
     """
     own = _weights(actor)
     form = [(weight.shape, weight.dtype) for weight in own]

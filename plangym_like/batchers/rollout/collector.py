@@ -403,6 +403,8 @@ class RolloutIterator(Closable):
         A GPU is needed, but torch finds none.
     """
 
+    _called = "rollout"
+
     def __init__(
         self,
         actor: BaseActorModule,

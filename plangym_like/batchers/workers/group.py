@@ -101,10 +101,12 @@ class Closable(abc.ABC):
     """A context manager with methods that raise `ClosedError` after it has been closed."""
 
     _end: str | None = None
+    # What users call this object, if it is not the name of its class.
+    _called: str | None = None
 
     def _check_open(self) -> None:
         if self._end is not None:
-            raise ClosedError(f"this {type(self).__name__} {self._end}")
+            raise ClosedError(f"this {self._called or type(self).__name__} {self._end}")
 
     @abc.abstractmethod
     def _close(self, timeout: float) -> None:
@@ -190,7 +192,8 @@ class WorkerGroup(Closable):
     ) -> None:
         self.num_groups = as_count("num_groups", num_groups)
         self.make_object, self.options = make_object, options
-        self.name, self.preload = name, preload
+        self.name = self._called = name
+        self.preload = preload
         self._jobs: list[Job] = []
         self._version = -1
         self._start()
