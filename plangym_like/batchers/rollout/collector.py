@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.randomness import GroupSeed, RandomStreams
+from plangym_like.batchers.randomness import GroupSeed, RandomStreams, get_states, set_states
 from plangym_like.batchers.rollout.actor import BaseActorModule
 from plangym_like.batchers.rollout.fragment import (
     Final,
@@ -298,16 +298,15 @@ class Collector:
         The estimates are 0 in all other lanes; ``None`` means that all are 0.
         """
         row = buffer.rows[t]
-        outcome = row.outcome
-        if not np.count_nonzero(outcome.truncated) or "value" not in row.actor:
-            return None
-        cut = outcome.truncated & ~outcome.terminated
-        if not np.count_nonzero(cut[ended]):
+        cut = row.outcome.truncated & ~row.outcome.terminated
+        if "value" not in row.actor or not np.count_nonzero(cut[ended]):
             return None
         obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
+        before = get_states()
         value: torch.Tensor = self._ask(self._actor.value, inputs, hx)[0].to("cpu", copy=True)
+        set_states(before)  # the noise of later steps must not depend on keep_final
         value[~torch.from_numpy(cut)] = 0
         return value
 
