@@ -59,13 +59,13 @@ class RandomStreams:
             self._take_the_place()
             yield
             return
-        outside = _get_states()
-        _set_states(self._states)
+        outside = get_states()
+        set_states(self._states)
         try:
             yield
         finally:
-            self._states = _get_states()
-            _set_states(outside)
+            self._states = get_states()
+            set_states(outside)
 
     def _take_the_place(self) -> None:
         """Install the group's states globally until another group installs its own."""
@@ -73,17 +73,18 @@ class RandomStreams:
         if last is self:
             return
         if last is not None:
-            last._states = _get_states()
+            last._states = get_states()
         assert self._states is not None
-        _set_states(self._states)
+        set_states(self._states)
         RandomStreams._in_place = self
 
 
-def _get_states() -> tuple[Any, ...]:
+def get_states() -> tuple[Any, ...]:
+    """Return the states of the global random generators of torch (CPU), NumPy and Python."""
     return torch.get_rng_state(), np.random.get_state(), random.getstate()
 
 
-def _set_states(states: tuple[Any, ...]) -> None:
+def set_states(states: tuple[Any, ...]) -> None:
     of_torch, of_numpy, of_python = states
     torch.set_rng_state(of_torch)
     np.random.set_state(of_numpy)

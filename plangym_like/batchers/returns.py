@@ -108,7 +108,7 @@ def pyt_deltas(
     rew, val, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
     following = torch.cat((val[1:], after[None]))
     carry = _carry(torch.full_like(rew, gamma), fin)
-    return rho * (rew + carry * following - val)
+    return rho * (rew + _carried(carry, following) - val)
 
 
 @torch.no_grad()
@@ -201,7 +201,7 @@ def pyt_multistep(
     rew, targets, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
     earned, carry = rho * rew, _carry(rho * gamma, fin)
     for _ in range(len(rew) if n_lookahead is None else min(n_lookahead, len(rew))):
-        targets = earned + carry * torch.cat((targets[1:], after[None]))
+        targets = earned + _carried(carry, torch.cat((targets[1:], after[None])))
     return targets
 
 
@@ -223,10 +223,13 @@ def _for_arrays(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
 
 
 def _accumulate(each: torch.Tensor, carry: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """Return x, where ``x[t]`` is ``each[t] + carry[t] * x[t + 1]`` and ``x[T]`` is `last`."""
-    sums = torch.empty_like(each)
+    """Return x, where ``x[t]`` is ``each[t] + carry[t] * x[t + 1]`` and ``x[T]`` is `last`.
+
+    Where ``carry[t]`` is 0, ``x[t + 1]`` has no effect, even if it is not finite.
+    """
+    sums, stops = torch.empty_like(each), carry == 0
     for t in range(len(each) - 1, -1, -1):
-        last = torch.addcmul(each[t], carry[t], last, out=sums[t])
+        last = torch.addcmul(each[t], carry[t], last.masked_fill(stops[t], 0.0), out=sums[t])
     return sums
 
 
@@ -275,6 +278,11 @@ def _carry(weights: torch.Tensor, fin: torch.Tensor) -> torch.Tensor:
     """Return `weights`, with 0 at the steps that ended an episode."""
     ended = torch.as_tensor(fin, device=weights.device).bool()
     return weights.masked_fill(_aligned(ended, weights, "fin"), 0.0)
+
+
+def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Return ``carry * following``; 0 where `carry` is 0, even if `following` is not finite."""
+    return carry * following.masked_fill(carry == 0, 0.0)
 
 
 def _zero_step(steps: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ buffers take.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,32 +92,33 @@ def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
     return tree_map(lambda tensor: tensor.to(device, non_blocking=non_blocking), tree)
 
 
-# What actors and agents return is used only if it fits; it is never broadcast, and never overflows.
+# What actors and agents return is used only if it fits: it is never broadcast, and integers never
+# overflow. Floats of actions are rounded to the dtype of the target; other wider floats do not fit.
 
 
 def fitting(
-    value: Any,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    place: str,
-    error: type[InputError] = ActionError,
+    value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: str, *, is_action: bool = True
 ) -> torch.Tensor:
     """Convert a tensor of the given shape to `dtype`, on the CPU, without gradients.
 
-    If `dtype` is floating-point, values are rounded to its precision. Otherwise, no value changes.
-    `place` is the name of `value` in error messages.
+    If `dtype` is floating-point, values are rounded to it; floats that are wider must be actions.
+    Otherwise, no value changes. `place` is the name of `value` in error messages.
 
     Raises
     ------
-    error
+    InputError
         `value` is not a tensor, its shape differs, `dtype` cannot hold its values, or `value` is
-        floating-point and `dtype` is not.
+        floating-point and `dtype` is not; for actions, an `ActionError`.
     """
+    error = ActionError if is_action else InputError
     if not isinstance(value, torch.Tensor):
         raise error(f"{place} must be a tensor {tuple(shape)} {dtype}, got {type(value).__name__}")
     if value.dtype is dtype and value.shape == shape:
         return value.detach().cpu()
-    if value.shape != shape or not torch.can_cast(value.dtype, dtype):
+    fits = torch.can_cast(value.dtype, dtype)
+    if dtype.is_floating_point and not is_action:
+        fits = torch.promote_types(value.dtype, dtype) is dtype
+    if value.shape != shape or not fits:
         raise error(
             f"{place} must be a tensor {tuple(shape)} {dtype}, got {tuple(value.shape)} "
             f"{value.dtype}"
@@ -132,27 +134,27 @@ def fitting(
     return cast
 
 
-def copy_fitting(rows: Any, value: Any, place: str, error: type[InputError] = ActionError) -> None:
+def copy_fitting(rows: Any, value: Any, place: str, *, is_action: bool = True) -> None:
     """Convert each tensor of the tree `value` as `fitting` does, and copy it into the tree `rows`.
 
     Raises
     ------
-    error
-        The trees differ in structure, or a tensor does not fit.
+    InputError
+        The trees differ in structure, or a tensor does not fit; for actions, an `ActionError`.
     """
     if type(rows) is torch.Tensor:
         if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
             rows.copy_(value)
         else:
-            rows.copy_(fitting(value, rows.shape, rows.dtype, place, error))
+            rows.copy_(fitting(value, rows.shape, rows.dtype, place, is_action=is_action))
         return
     try:
-        tree_map(lambda part, leaf: copy_fitting(part, leaf, place, error), rows, value)
+        tree_map(partial(copy_fitting, place=place, is_action=is_action), rows, value)
     except (IndexError, KeyError, TypeError, ValueError) as mismatch:
         if isinstance(mismatch, InputError):
             raise
         text = f"{place} must have the structure of {rows!r:.200}, got {value!r:.200}"
-        raise error(text) from mismatch
+        raise (ActionError if is_action else InputError)(text) from mismatch
 
 
 def named_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

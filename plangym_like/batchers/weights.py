@@ -52,9 +52,16 @@ def load_weights(actor: torch.nn.Module, tree: Any) -> None:
     Raises
     ------
     RuntimeError, ValueError
-        The numbers or shapes of the weights differ.
+        The weights differ in number, shape or dtype, or the submodules differ in number.
     """
-    for weight, new in zip(_weights(actor), tree["weights"], strict=True):
+    own = _weights(actor)
+    form = [(weight.shape, weight.dtype) for weight in own]
+    if form != [(weight.shape, weight.dtype) for weight in tree["weights"]]:
+        raise RuntimeError(
+            "the actor's parameters and buffers have changed their shapes or dtypes since "
+            "collecting began, so workers cannot copy them: make a new collector"
+        )
+    for weight, new in zip(own, tree["weights"], strict=True):
         weight.copy_(new)
     for module, training in zip(actor.modules(), tree["training"].tolist(), strict=True):
         module.training = bool(training)

@@ -168,3 +168,21 @@ def test_draws_over_the_last_dimension_of_any_shape() -> None:
     assert torch.equal(one, multinomial(torch.ones(50, 7), generator=generator.manual_seed(1)))
     counts = multinomial(torch.tensor([1.0, 3.0]).expand(4000, 2)).float().mean()
     assert 0.7 < counts < 0.8
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_do_not_pass_the_end_of_an_episode(wrong: float) -> None:
+    rew, fin = torch.tensor([1.0, 1.0, wrong]), torch.tensor([False, True, False])
+    val = torch.tensor([0.0, 0.0, wrong])
+    omega = torch.tensor([0.0, 200.0, 200.0])  # the weight of the last two is not finite
+    earned, before = [1.5, 1.0], slice(0, 2)
+    assert pyt_returns(rew, fin, gamma=0.5)[before].tolist() == earned
+    assert pyt_deltas(rew, fin, val, gamma=0.5)[before].tolist() == [1.0, 1.0]
+    assert pyt_gae(rew, fin, val, gamma=0.5, C=1.0)[before].tolist() == earned
+    assert pyt_multistep(rew, fin, val, gamma=0.5, n_lookahead=2)[before].tolist() == earned
+    limited = pyt_vtrace(rew, fin, val, omega, gamma=0.5)
+    assert limited[before].tolist() == earned
+    unlimited = pyt_vtrace(rew, fin, val, omega, gamma=0.5, r_bar=1.0, c_bar=None)
+    assert unlimited[before].tolist() == earned
+    ended = torch.tensor([False, True])
+    assert pyt_returns(rew[:2], ended, gamma=0.5, bootstrap=wrong).tolist() == earned

@@ -25,10 +25,15 @@ def test_only_changes_count_however_they_are_made() -> None:
     assert weights.update() and weights.version == 3
 
 
-def test_a_net_of_another_shape_is_refused() -> None:
-    net = _net()
-    weights = ActorWeights(net)
-    net[0] = torch.nn.Linear(4, 8)  # type: ignore[operator]
-    assert weights.update()
-    with pytest.raises(RuntimeError, match="size of tensor"):
-        load_weights(_net(), weights.tree)
+@pytest.mark.parametrize(
+    ("own", "published"),
+    [
+        (torch.nn.Linear(3, 8), torch.nn.Linear(4, 8)),
+        (torch.nn.Linear(4, 3), torch.nn.Linear(4, 1)),  # the smaller could be broadcast
+        (torch.nn.Linear(4, 3), torch.nn.Linear(4, 3).double()),
+        (torch.nn.Linear(4, 3), torch.nn.Linear(4, 3, bias=False)),
+    ],
+)
+def test_a_net_of_another_form_is_refused(own: torch.nn.Module, published: torch.nn.Module) -> None:
+    with pytest.raises(RuntimeError, match="changed their shapes or dtypes"):
+        load_weights(own, ActorWeights(published).tree)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.randomness import GroupSeed, RandomStreams
+from plangym_like.batchers.randomness import GroupSeed, RandomStreams, get_states, set_states
 from plangym_like.batchers.rollout.actor import BaseActorModule
 from plangym_like.batchers.rollout.fragment import (
     Final,
@@ -138,7 +138,6 @@ class Collector:
             )
         _, self._hx, info = answer
         count = self.lanes.num_lanes
-
         self._recurrent = bool(tree_leaves(self._hx))
         if self._recurrent:
             self._check_hx()
@@ -219,7 +218,7 @@ class Collector:
     def _collect(self, buffer: FragmentBuffer, version: int) -> Fragment:
         actor, episodes, options = self._actor, self._episodes, self._options
         infos = InfoColumns()
-        copy_fitting(buffer.rows[0].obs, self._obs, "observations", InputError)
+        copy_fitting(buffer.rows[0].obs, self._obs, "observations", is_action=False)
         before = Inputs(None, self._act, self._rew, self._fin)
         _, act, rew, fin = before
         hx = self._hx
@@ -237,7 +236,7 @@ class Collector:
                     "its first output"
                 )
             for key, place in row.actor.items():
-                copy_fitting(place, info[key], f"the actor's {key!r}", InputError)
+                copy_fitting(place, info[key], f"the actor's {key!r}", is_action=False)
             row.stepno[...] = episodes.timestep
             ended = episodes.step(row.actions, row.outcome, previous)
             if options.infos:
@@ -250,11 +249,11 @@ class Collector:
         bootstrap = torch.zeros_like(_values(buffer)[:1])
         if "value" in buffer.steps["actor"]:
             value = self._ask(actor.value, (buffer.last_obs, act, rew, fin), hx)
-            copy_fitting(bootstrap, value, "the actor's 'value'", InputError)
+            copy_fitting(bootstrap, value, "the actor's 'value'", is_action=False)
         first_hx = self._hx
         # Copied, since the actor may have returned views of its inputs.
         self._hx = tree_map(torch.empty_like, first_hx)
-        copy_fitting(self._hx, hx, "the actor's recurrent states", InputError)
+        copy_fitting(self._hx, hx, "the actor's recurrent states", is_action=False)
         self._obs = clone_tree(buffer.last_obs)
         self._act, self._rew, self._fin = clone_tree(act), rew.clone(), fin.clone()
         count = self.lanes.num_lanes
@@ -299,16 +298,15 @@ class Collector:
         The estimates are 0 in all other lanes; ``None`` means that all are 0.
         """
         row = buffer.rows[t]
-        outcome = row.outcome
-        if not np.count_nonzero(outcome.truncated) or "value" not in row.actor:
-            return None
-        cut = outcome.truncated & ~outcome.terminated
-        if not np.count_nonzero(cut[ended]):
+        cut = row.outcome.truncated & ~row.outcome.terminated
+        if "value" not in row.actor or not np.count_nonzero(cut[ended]):
             return None
         obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
+        before = get_states()
         value: torch.Tensor = self._ask(self._actor.value, inputs, hx)[0].to("cpu", copy=True)
+        set_states(before)  # the noise of later steps must not depend on keep_final
         value[~torch.from_numpy(cut)] = 0
         return value
 
@@ -403,6 +401,8 @@ class RolloutIterator(Closable):
     InputError
         A GPU is needed, but torch finds none.
     """
+
+    _called = "rollout"
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class PooledRollout(RolloutIterator):
         super().__init__(actor, plan.options, device, pinned=pinned)
         self._n_actors, self._n_per_batch = len(plan.seeds), n_per_batch
         self._n_buffers = n_buffers
-        # In order, no fragment can be overtaken by more than `max_lag` others.
+        # With `max_lag`, parts are taken in order: one that was overtaken could become too old.
         self._ordered = ordered or max_lag is not None
         self._max_lag = max_lag
         self._workers = start_workers(
@@ -152,9 +152,9 @@ def rollout(
 
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes, hosted by
     `workers`. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
-    `n_per_batch` buffers that were ready first, with their lanes side by side. A copy fills a
-    buffer with the weights that the actor had when ``next`` requested it: as soon as there was a
-    free buffer, and `max_lag` allowed it.
+    `n_per_batch` buffers that were ready first, with their lanes side by side. A buffer
+    is filled with the weights that the actor had when it was requested; ``next`` requests buffers
+    as soon as they are free and `max_lag` allows it.
 
     Parameters
     ----------

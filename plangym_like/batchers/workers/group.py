@@ -101,10 +101,12 @@ class Closable(abc.ABC):
     """A context manager with methods that raise `ClosedError` after it has been closed."""
 
     _end: str | None = None
+    # What users call this object, if it is not the name of its class.
+    _called: str | None = None
 
     def _check_open(self) -> None:
         if self._end is not None:
-            raise ClosedError(f"this {type(self).__name__} {self._end}")
+            raise ClosedError(f"this {self._called or type(self).__name__} {self._end}")
 
     @abc.abstractmethod
     def _close(self, timeout: float) -> None:
@@ -190,10 +192,13 @@ class WorkerGroup(Closable):
     ) -> None:
         self.num_groups = as_count("num_groups", num_groups)
         self.make_object, self.options = make_object, options
-        self.name, self.preload = name, preload
+        self.name = self._called = name
+        self.preload = preload
         self._jobs: list[Job] = []
         self._version = -1
         self._start()
+        # The published version that each worker has been sent.
+        self._known = [-1] * self.num_workers
         # When each worker last made progress; whether it was ready then, and its heartbeat count.
         self._progress_at = [time.monotonic()] * self.num_workers
         self._progress = [(False, -1)] * self.num_workers
@@ -264,6 +269,11 @@ class WorkerGroup(Closable):
         self._version += 1
         self._publish(tree, self._version)
         return self._version
+
+    def _must_inform(self, worker: int) -> bool:
+        """Return whether `worker` lacks what was published, and note that it is sent now."""
+        known, self._known[worker] = self._known[worker], self._version
+        return known != self._version
 
     def submit(self, group: int, method: str, *args: Any) -> Job:
         """Schedule a call of `method` on the object of `group`, and return the job.

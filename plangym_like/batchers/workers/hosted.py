@@ -54,8 +54,7 @@ class GroupContext:
             raise StoppedError("the workers are being closed")
 
     def load(self, known: int) -> tuple[int, Any] | None:
-        """Return what was published last when the current job was submitted: its version, and a
-        copy of the tree.
+        """Return the version and a copy of the tree published last when the job was submitted.
 
         Return ``None`` if the version is `known`, or if nothing was published.
         """

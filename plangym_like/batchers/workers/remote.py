@@ -139,10 +139,8 @@ class ProcessWorkers(WorkerGroup):
         self.num_workers = self.count_workers(len(os.sched_getaffinity(0)))
         self._control_block = SharedBlock(8 * (self.num_groups + 1))
         self._control = as_bytes(self._control_block.memory).view(np.int64)
-        # What was published: its version, itself, and the memory that it is in if it is large. For
-        # each worker, the version that it has.
-        self._published: tuple[int, Shipment | None, SharedBlock | None] = (-1, None, None)
-        self._known = [-1] * self.num_workers
+        # What was published, and the memory that it is in if it is large.
+        self._published: tuple[Shipment | None, SharedBlock | None] = (None, None)
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         # The memory for results: the size that the largest one needs, all blocks, and those that
@@ -189,17 +187,16 @@ class ProcessWorkers(WorkerGroup):
         # Never written again, so no reader needs a lock. The kernel frees it after the last reader.
         block = SharedBlock(nbytes) if nbytes > _MOST_SENT_NBYTES else None
         shipment = ship((version, content), None if block is None else as_bytes(block.memory))
-        self._published = version, shipment, block
+        self._published = shipment, block
 
     def _send(self, job: Job, args: tuple[Any, ...]) -> None:
-        number, lacking, fds = None, None, []
+        number, lacking, memory = None, None, None
         if self._nbytes > _MOST_SENT_NBYTES:
             job.block = self._lend(job.worker)
             number = job.block.number
-        version, shipment, memory = self._published
-        if self._known[job.worker] != version:
-            self._known[job.worker], lacking = version, shipment
-            fds = [] if memory is None else [memory.fd]
+        if self._must_inform(job.worker):
+            lacking, memory = self._published
+        fds = [] if memory is None else [memory.fd]
         job.call = self._workers[job.worker].process.apply(
             ProcessHost.call_and_ship, number, lacking, job.group, job.method, args, fds=fds
         )
@@ -340,8 +337,8 @@ class RayWorkers(WorkerGroup):
     def _start(self) -> None:
         options = self.options.ray_options
         self._actors: list[Any] = []
-        # The published version, and a Ray reference to it and to the tree.
-        self._published: tuple[int, Any] = (-1, None)
+        # A Ray reference to the published version and tree.
+        self._published: Any = None
         self._session: ray_session.RaySession | None = ray_session.join(options.get("address"))
         try:
             self._start_actors(options.get("resources"), options.get("runtime_env"))
@@ -364,9 +361,8 @@ class RayWorkers(WorkerGroup):
         for worker in range(self.num_workers):
             groups = self.groups_of(worker)
             self._actors.append(actor.remote(recipe, groups, self.num_groups))
-        # For each worker: the published version that it has, the process id and node, the latest
-        # count of heartbeats, and the reference to the next count.
-        self._known = [-1] * self.num_workers
+        # For each worker: the process id and node, the latest count of heartbeats, and the
+        # reference to the next count.
         self._made = [actor.make.remote().future() for actor in self._actors]
         self._heard = [-1] * self.num_workers
         self._next_beats = [self._ask_for_beats(worker) for worker in range(self.num_workers)]
@@ -395,12 +391,10 @@ class RayWorkers(WorkerGroup):
 
     def _publish(self, tree: Any, version: int) -> None:
         content = version, to_device(tree, "cpu")
-        self._published = version, ray_session.import_ray().put(content)
+        self._published = ray_session.import_ray().put(content)
 
     def _send(self, job: Job, args: tuple[Any, ...]) -> None:
-        version, ref = self._published
-        lacking = ref if self._known[job.worker] != version else None
-        self._known[job.worker] = version
+        lacking = self._published if self._must_inform(job.worker) else None
         call = self._actors[job.worker].call
         job.call = call.remote(job.group, job.method, dumps(args), lacking).future()
 

@@ -41,7 +41,7 @@ def fail(batcher: Any, error: Any, match: str) -> BaseException:
         with pytest.raises(error, match=match) as caught:
             batcher.get()
         assert time.monotonic() - begin < 100
-        with pytest.raises(ClosedError, match="was closed when"):
+        with pytest.raises(ClosedError, match=f"this {type(batcher).__name__} was closed when"):
             batcher.get()
     assert not any(map(psutil.pid_exists, pids))
     return caught.value

@@ -49,7 +49,7 @@ def test_a_worker_that_dies_comes_out(tmp_path: Path) -> None:
         assert "in worker rollout-" in where
         assert any(f"pid {pid}" in where for pid in pids)
         assert not any(map(psutil.pid_exists, pids))
-        with pytest.raises(ClosedError, match="WorkerDiedError"):
+        with pytest.raises(ClosedError, match="this rollout failed with WorkerDiedError"):
             next(it)
 
 

@@ -90,6 +90,17 @@ def test_an_episode_that_terminated_is_worth_nothing_more(make: Any) -> None:
     assert not torch.equal(state.rew, expected)
 
 
+def test_the_last_estimate_leaves_no_trace_in_the_noise() -> None:
+    actions = []
+    for keep_final in (True, False):
+        torch.manual_seed(0)
+        with same.rollout(
+            [Count(limit=4) for _ in range(3)], Recurrent(), 40, seed=1, keep_final=keep_final
+        ) as it:
+            actions.append(next(it).state.act)
+    assert torch.equal(*actions)
+
+
 def test_rewards_that_cannot_be_known() -> None:
     class Blind(BaseActorModule):
         def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
