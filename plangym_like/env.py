@@ -154,10 +154,17 @@ class PlanEnv(Repeatable):
         parts = stepper.simulator, stepper.layout, self.name, again
         return Auditor(*parts, mode=self._audit, every=self._audit_every)
 
+    def _set_up_for_use(self) -> None:
+        """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
+        try:
+            self.setup()
+        except AttributeError as error:
+            raise RuntimeError(f"{self.name} could not be made: AttributeError: {error}") from error
+
     @property
     def row_stepper(self) -> RowStepper:
         """The object that steps rows in this process."""
-        self.setup()
+        self._set_up_for_use()
         assert self._stepper is not None
         return self._stepper
 
@@ -197,7 +204,7 @@ class PlanEnv(Repeatable):
     @property
     def executor(self) -> Executor:
         """The executor, which steps batches."""
-        self.setup()
+        self._set_up_for_use()
         assert self._executor is not None
         return self._executor
 
@@ -219,7 +226,7 @@ class PlanEnv(Repeatable):
     @property
     def layout(self) -> Layout:
         """The layout of this environment's batches."""
-        self.setup()
+        self._set_up_for_use()
         return self._layout
 
     @property
