@@ -246,7 +246,10 @@ class PlanEnv(Repeatable):
 
     @property
     def stats(self) -> Stats:
-        """Counters of all batches so far; they remain after `close`."""
+        """Counters of all batches so far; rows that workers step are counted when their batch ends.
+
+        They remain after `close`.
+        """
         if self._closed and self._stats is not None:
             return self._stats
         return self.executor.stats
