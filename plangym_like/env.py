@@ -579,13 +579,12 @@ class PlanEnv(Repeatable):
         """
         executor = self.executor
         given = self.get_state() if states is None else states
-        inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
         if legal and not self._layout.plays_out:
             raise InputError(
                 "legal=True is for games of OpenSpiel and PettingZoo without wrappers; "
                 f"{self.name} does not tell which actions are legal before a step"
             )
-        inputs.legal = legal
+        inputs = self._layout.check(actions, given, dt, seeds, horizon=True, legal=legal)
         options = SubmitOptions(True, return_observations, blocking)
         return self._submit(executor, inputs, options, on_error)
 
