@@ -154,10 +154,17 @@ class PlanEnv(Repeatable):
         parts = stepper.simulator, stepper.layout, self.name, again
         return Auditor(*parts, mode=self._audit, every=self._audit_every)
 
+    def _set_up_for_use(self) -> None:
+        """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
+        try:
+            self.setup()
+        except AttributeError as error:
+            raise RuntimeError(f"{self.name} could not be made: AttributeError: {error}") from error
+
     @property
     def row_stepper(self) -> RowStepper:
         """The object that steps rows in this process."""
-        self.setup()
+        self._set_up_for_use()
         assert self._stepper is not None
         return self._stepper
 
@@ -197,7 +204,7 @@ class PlanEnv(Repeatable):
     @property
     def executor(self) -> Executor:
         """The executor, which steps batches."""
-        self.setup()
+        self._set_up_for_use()
         assert self._executor is not None
         return self._executor
 
@@ -219,7 +226,7 @@ class PlanEnv(Repeatable):
     @property
     def layout(self) -> Layout:
         """The layout of this environment's batches."""
-        self.setup()
+        self._set_up_for_use()
         return self._layout
 
     @property
@@ -239,7 +246,10 @@ class PlanEnv(Repeatable):
 
     @property
     def stats(self) -> Stats:
-        """Counters of all batches so far; they remain after `close`."""
+        """Counters of all batches so far; rows that workers step are counted when their batch ends.
+
+        They remain after `close`.
+        """
         if self._closed and self._stats is not None:
             return self._stats
         return self.executor.stats
@@ -569,13 +579,12 @@ class PlanEnv(Repeatable):
         """
         executor = self.executor
         given = self.get_state() if states is None else states
-        inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
         if legal and not self._layout.plays_out:
             raise InputError(
                 "legal=True is for games of OpenSpiel and PettingZoo without wrappers; "
                 f"{self.name} does not tell which actions are legal before a step"
             )
-        inputs.legal = legal
+        inputs = self._layout.check(actions, given, dt, seeds, horizon=True, legal=legal)
         options = SubmitOptions(True, return_observations, blocking)
         return self._submit(executor, inputs, options, on_error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -20,10 +21,13 @@ from hostile_envs import (
     SavesItself,
     Walk,
 )
+from playground import CounterEnv, CounterSimulator
 from usual import first_of
 
 import plangym_like
+from plangym_like import ParallelEnv
 from plangym_like.errors import ImpureEnvironmentError
+from plangym_like.states.rows import Row
 
 pytestmark = pytest.mark.usefixtures("unhurried_audits")
 
@@ -85,6 +89,36 @@ def test_every_call_is_audited(call: str) -> None:
         actions, states = walk(env, 69)
         with pytest.raises(ImpureEnvironmentError):
             until_noticed(lambda: CALLS[call](env, actions, states), 69)
+
+
+class WorkersOwnSimulator(CounterSimulator):
+    """Action 7 writes the time into the state; a difference says which process found it."""
+
+    def step(self, action: Any, dt: int) -> Any:
+        outcome = super().step(action, dt)
+        if action == 7:
+            self._words[1] = time.monotonic_ns()
+        return outcome
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        return f"noise, as process {os.getpid()} says", "two values"
+
+
+class WorkersOwnEnv(CounterEnv):
+    """Plans over a `WorkersOwnSimulator`."""
+
+    simulator_class = WorkersOwnSimulator
+
+
+def test_states_of_isolated_workers_are_not_read_here() -> None:
+    options: dict[str, Any] = {"n_workers": 2, "isolate": True, "audit": "warn", "audit_every": 1}
+    with ParallelEnv(WorkersOwnEnv, "toy", **options) as env:
+        env.batch_env.pool.wait_ready()
+        pids = [str(env.batch_env[index].pid) for index in range(2)]
+        state = env.reset(seed=1).state
+        with pytest.warns(RuntimeWarning, match="next state noise, as process") as caught:
+            env.step_batch([7] * 4, state)
+        assert any(pid in str(caught[0].message) for pid in pids)
 
 
 class StaleSum(SavesItself):

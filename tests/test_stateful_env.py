@@ -122,6 +122,24 @@ def test_a_delayed_env_is_set_up_by_its_first_use(backend):
         env.close()
 
 
+def test_a_factory_that_raises_an_attribute_error_is_called_once():
+    calls = []
+
+    def broken():
+        calls.append(1)
+        raise AttributeError("the factory's own")
+
+    for use in (lambda env: env.observation_space, lambda env: env.reset(), lambda env: env.stats):
+        env = plangym_like.PlanEnv(broken, name="broken", delay_setup=True)
+        calls.clear()
+        with pytest.raises(RuntimeError, match="broken could not be made: .*factory's own") as info:
+            use(env)
+        assert isinstance(info.value.__cause__, AttributeError)
+        assert len(calls) == 1
+        with pytest.raises(AttributeError, match="^the factory's own$"):
+            env.setup()
+
+
 def test_threads_that_use_a_delayed_env_first_make_it_once():
     made, barrier = [], threading.Barrier(4)
 

@@ -58,6 +58,7 @@ def test_the_header_is_what_the_documentation_says():
     assert length == SUMMED.payload_nbytes == 200
     assert checksum != 0
     assert len(row) == SUMMED.state_nbytes == HEADER_NBYTES + 200
+    assert [padded(n) for n in (0, 1, 8, 9)] == [0, 8, 8, 16] and PLAIN.payload_nbytes == 56
 
 
 @pytest.mark.parametrize("words", [0, 1, 3, 4, 7, 12, 31, 40])
@@ -71,7 +72,6 @@ def test_many_rows_have_the_checksums_that_each_has_alone(words: int) -> None:
     rows[300, -1 if words else 24] ^= 1
     with pytest.raises(StateFormatError, match="row 300 is damaged: its checksum"):
         each.check(rows)
-    assert [padded(n) for n in (0, 1, 8, 9)] == [0, 8, 8, 16] and PLAIN.payload_nbytes == 56
 
 
 @pytest.mark.parametrize(

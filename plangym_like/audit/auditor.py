@@ -198,7 +198,7 @@ class Auditor:
         """
         if np.array_equal(one, other):
             return None
-        found = self._simulator.state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
+        found = self.executor.state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
         return None if found is None else (f"next state {found[0]}", found[1])
 
     def report(self, row: int, field: str, values: str, how: str, cause: str) -> None:

@@ -85,6 +85,9 @@ class Executor(Protocol):
         is stepped.
         """
 
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return `Simulator.state_difference` of two payloads, found where rows are stepped."""
+
     def close(self) -> None:
         """Release processes and memory; results already returned stay valid."""
 

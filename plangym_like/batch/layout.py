@@ -134,11 +134,12 @@ class Layout:
         seeds: Any,
         *,
         horizon: bool = False,
+        legal: bool = False,
     ) -> Inputs:
         """Check the arguments of a batch before it is stepped, and return its inputs.
 
-        `horizon` is true for rollouts, whose actions have an axis of length T. Checksums take most
-        of the time, and are left to `verify`.
+        `horizon` is true for rollouts, whose actions have an axis of length T; `legal` is that of
+        their `Inputs`. Checksums take most of the time, and are left to `verify`.
 
         Raises
         ------
@@ -173,7 +174,7 @@ class Layout:
         if numbers is not None and len(numbers) != count:
             numbers = _spread(numbers, count)
         length = _horizon(batch, count) if horizon else 0
-        return Inputs(count, length, batch, rows, steps, numbers, verified)
+        return Inputs(count, length, batch, rows, steps, numbers, verified, legal=legal)
 
     def check_action(self, action: Any) -> Any:
         """Check one action, and return a copy of it.

@@ -354,6 +354,10 @@ class RowStepper:
             self.stats.seconds_here += time.perf_counter() - begun
         return result
 
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return `Simulator.state_difference` of two payloads."""
+        return self.simulator.state_difference(one, other)
+
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False
     ) -> dict[int, Exception] | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -15,18 +16,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from plangym_like.batch.arrays import Inputs, SubmitOptions, steps_of
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, not_in_use
-from plangym_like.errors import ClosedError
+from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.execution.batch_run import BatchRun
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.shared_batch import BlockPool, SharedBatch
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.results import Future, Stats
+from plangym_like.states.rows import Row
 from plangym_like.support import fork_safety
 
 _CLOSE_SECONDS = 2.0
+# How long to wait for a worker that compares two states.
+_COMPARE_SECONDS = 60.0
 # The longest sleep between checks of the workers (replies and deaths end it earlier), and the least
 # number of checks within a step timeout.
 _SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
@@ -326,6 +332,19 @@ class ProcessExecutor:
         if not self._runs:
             self.pool.rest()
 
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return `Simulator.state_difference` of two payloads, which a worker finds.
+
+        If batches are isolated, this process loads no row of a batch.
+        """
+        for worker in self.workers:
+            if worker.ready:
+                with contextlib.suppress(WorkerError, OSError):
+                    future: Future[Any] = worker.process.apply(_compare, one, other)
+                    found: tuple[str, str] | None = future.result(_COMPARE_SECONDS)
+                    return found
+        return None if np.array_equal(one, other) else ("bytes", "not the same both times")
+
     # The end
 
     def close(self) -> None:
@@ -349,3 +368,8 @@ class ProcessExecutor:
                 "this environment belongs to the process that this one was forked from; make or "
                 "clone another one here"
             )
+
+
+def _compare(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
+    found: tuple[str, str] | None = env.row_stepper.state_difference(one, other)
+    return found

@@ -26,7 +26,7 @@ logger = logging.getLogger("plangym_like")
 _LOOK_SECONDS = 0.5
 # The number of failed starts in succession, per worker, that raises an error.
 _FAILED_STARTS = 5
-# The number of deaths in succession, without any task making progress, that raises an error.
+# The number of deaths in succession, without any progress, that raises an error.
 _DEATHS_WITHOUT_PROGRESS = 64
 
 
@@ -64,11 +64,11 @@ class RetryPolicy:
             ) from error
 
     def note_progress(self) -> None:
-        """Record that a task has made progress."""
+        """Record that a worker has made progress."""
         self.deaths_without_progress = 0
 
     def note_death_without_progress(self, error: WorkerDiedError) -> None:
-        """Record that a worker died before its task made any progress.
+        """Record that a worker died before it made any progress.
 
         Raises
         ------
@@ -80,17 +80,14 @@ class RetryPolicy:
             died, self.deaths_without_progress = self.deaths_without_progress, 0
             raise WorkerDiedError(
                 f"{died} workers died in succession without any progress, the last one because: "
-                f"{error}; every task seems to kill its worker",
+                f"{error}; each worker dies before it has finished a row",
                 error.pid,
                 error.exitcode,
             ) from error
 
 
 class WorkerHandle:
-    """A worker process, with its current task.
-
-    A worker has one task at a time. The pool's owner starts the task, and takes the result from
-    `task` when it is done.
+    """A worker process.
 
     Parameters
     ----------
@@ -100,8 +97,6 @@ class WorkerHandle:
 
     Attributes
     ----------
-    task : Future or None
-        The future of the worker's current task.
     started_at : float
         When the process was started.
     changed : set of int
@@ -111,17 +106,16 @@ class WorkerHandle:
     def __init__(self, process: ExternalProcess, index: int) -> None:
         self.process = process
         self.index = index
-        self.task: Future[Any] | None = None
         self._interrupted = False
         self.changed: set[int] = set()
         self._greet()
 
     @property
     def interrupted(self) -> bool:
-        """True while a task is sent or the process is restarted.
+        """True while a request is sent or the process is restarted.
 
         If Ctrl-C or another exception interrupts this, it stays true, and the pool replaces the
-        process before its next task. It is also true if the hosted object could not be made.
+        process before its next request. It is also true if the hosted object could not be made.
         """
         return self._interrupted
 
@@ -142,20 +136,9 @@ class WorkerHandle:
         return self._greeting is None
 
     @property
-    def busy(self) -> bool:
-        """Whether the worker has a task."""
-        return self.task is not None
-
-    @property
     def free(self) -> bool:
-        """Whether the worker can be given a task."""
-        return self._greeting is None and self.task is None and not self.interrupted
-
-    @property
-    def died(self) -> bool:
-        """Whether the process ended before it replied to its task."""
-        error = None if self.task is None or not self.task.settled else self.task.exception()
-        return error is not None and not is_remote(error)
+        """Whether the worker is ready, and is not to be replaced."""
+        return self._greeting is None and not self.interrupted
 
     def become_ready(self) -> bool:
         """Return whether the hosted object has become ready since the last call.
@@ -171,23 +154,9 @@ class WorkerHandle:
         self._greeting = None
         return True
 
-    def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
-        """Call ``fn(hosted, *args)`` in the process; see `ExternalProcess.apply`."""
-        self.interrupted = True
-        self.task = self.process.apply(fn, *args, fds=fds, patient=True)
-        self.interrupted = False
-
-    def take_task(self) -> Future[Any]:
-        """Return the future of the task, which may still be pending, and free the worker."""
-        task = self.task
-        assert task is not None
-        self.task = None
-        return task
-
     def restart(self) -> None:
-        """Kill the process if it is still running, and start a new one, which has no task."""
+        """Kill the process if it is still running, and start a new one."""
         self.interrupted = True
-        self.task = None
         self.process.restart()
         self._greet()
         self.interrupted = False
@@ -214,16 +183,14 @@ class PoolCounts(Protocol):
 
 
 class WorkerPool(Generic[Handle]):
-    """Worker processes that host any object and execute any task.
+    """Worker processes that host any object.
 
-    The pool is independent of the tasks, and has no reference to its owner. The owner works in
-    a loop: start a task (`WorkerHandle.start_task`) in each worker that is `WorkerHandle.free`;
-    call `wait`; read the results of finished tasks; call `tend`. The pool does the following:
+    The pool is independent of what the workers do, and has no reference to its owner. The owner
+    works in a loop: send requests to workers; call `wait`; read the replies; call `tend`. The pool
+    does the following:
 
     - It waits for replies and deaths of all workers at once (`wait`).
-    - It replaces workers that die without a task, or that fail to start (`tend`). If a worker dies
-      during its task (`WorkerHandle.died`), the owner decides whether to replace it
-      (`replace_dead`), or to close the pool because the hosted object cannot be made again.
+    - It replaces workers that die, or that fail to start (`tend`).
     - It raises an error if replacing workers does not help (`RetryPolicy`).
     - It closes all workers within a given time (`close`).
 
@@ -235,7 +202,7 @@ class WorkerPool(Generic[Handle]):
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
         How long `wait` polls before it sleeps, if it is called with `stop`. Waking up takes as long
-        as a short task, so this should be at least the usual time between the replies of two
+        as a short request, so this should be at least the usual time between the replies of two
         workers.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
@@ -329,7 +296,7 @@ class WorkerPool(Generic[Handle]):
             self.tend()
 
     def replace(self, worker: Handle) -> None:
-        """Kill the worker's process if it still runs, and start a new one, which has no task."""
+        """Kill the worker's process if it still runs, and start a new one."""
         worker.restart()
         self._counts.restarts += 1
 
@@ -339,7 +306,7 @@ class WorkerPool(Generic[Handle]):
         self.replace(worker)
 
     def prepare(self) -> None:
-        """Process what has arrived and call `tend`, before a new task."""
+        """Process what has arrived and call `tend`, before a new request."""
         self.wait(0.0)
         self.tend()
 
@@ -377,7 +344,7 @@ class WorkerPool(Generic[Handle]):
             self._tend_ready(worker)
 
     def _tend_ready(self, worker: Handle) -> None:
-        if worker.task is None and not worker.process.awaited():
+        if not worker.process.awaited():
             self.replace_dead(worker)
 
     def _tend_starting(self, worker: Handle) -> None:

@@ -248,7 +248,8 @@ def launch(start_method: str, preload: Sequence[str] = ()) -> ChildProcess:
 def worker_environ() -> dict[str, str]:
     """Return the environment variables of a worker, which limit numerical libraries to one thread.
 
-    Workers share the cores. Variables that the user has set are kept.
+    Workers share the cores. Variables that the user has set are kept, but numerical libraries that
+    the fork server has loaded already use one thread.
     """
     return ONE_THREAD | dict(os.environ)
 

@@ -28,7 +28,6 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
     qualified_name,
 )
-from plangym_like.snapshots.known_wrappers import StateOwner
 from plangym_like.snapshots.object_pickle import ObjectPickle
 from plangym_like.states import random_state
 
@@ -92,7 +91,7 @@ class ChainPickle(ChainState):
         if value is not None and id(value) not in self._seen:
             self._refer(place, value)
 
-    def _note(self, owner: StateOwner, place: str, thing: Any) -> None:
+    def _note(self, place: str, thing: Any) -> None:
         if isinstance(thing, CONFIGURATION) and not isinstance(thing, _BY_VALUE):
             self._refer(place, thing)
 

@@ -146,7 +146,7 @@ class ChainState(abc.ABC):
             self.owners.append(StateOwner(place, value, None))
         if not is_handle(value):
             for inner, thing in reachable(value, place, self._seen):
-                self._note(owner, inner, thing)
+                self._note(inner, thing)
 
     def fingerprint_fields(self) -> list[Any]:
         """Return the classes and arguments of the wrappers, outermost first, as JSON data."""
@@ -203,8 +203,8 @@ class ChainState(abc.ABC):
         """Note an attribute that no step changes."""
 
     @abc.abstractmethod
-    def _note(self, owner: StateOwner, place: str, thing: Any) -> None:
-        """Note an object that an attribute of `owner` holds, somewhere inside."""
+    def _note(self, place: str, thing: Any) -> None:
+        """Note an object that an attribute holds, somewhere inside, at `place`."""
 
     @abc.abstractmethod
     def _encode(self, values: list[Any]) -> bytes:
@@ -267,7 +267,7 @@ class WrapperValues(ChainState):
             owner.fixed[name] = value
         super()._walk_attribute(owner, name, value)
 
-    def _note(self, owner: StateOwner, place: str, thing: Any) -> None:
+    def _note(self, place: str, thing: Any) -> None:
         kind: Any = type(thing)
         if isinstance(thing, enum.Enum):
             for member in kind:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.known_ids import KnownIds, know
+from plangym_like.processes.remote_errors import is_portable
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 from plangym_like.processes.wire import dumps, loads
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.lanes import Finals, Flags, Lanes, StepArrays, Which
+from plangym_like.vector.lanes import Finals, Flags, Lanes, StepArrays, Which, add_note
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
 from plangym_like.vector.memory import attach_arrays
 from plangym_like.vector.tree import (
@@ -270,7 +271,7 @@ class HostedLanes:
 
     def perform(self, method: str, args: Sequence[Any]) -> bytes:
         """Call a method of this object or of its lanes, and return the pickled result."""
-        return _pickled(self.run(method, args))
+        return self._pickled(self.run(method, args))
 
     def run(self, method: str, args: Sequence[Any]) -> Any:
         """Call a method of this object or, if it has none of this name, of its lanes."""
@@ -285,7 +286,7 @@ class HostedLanes:
         try:
             reply = self._kept = self.step(*channel.request())
             if not (alone := _has_only_columns(reply)) or not channel.answer_columns(reply.columns):
-                content = _pickled(reply)
+                content = self._pickled(reply)
                 if alone:
                     channel.begin_layout(reply.columns)
                 channel.answer(content)
@@ -300,7 +301,7 @@ class HostedLanes:
         kept, self._kept = self._kept, None
         if isinstance(kept, BaseException):
             raise kept
-        return _pickled(kept)
+        return self._pickled(kept)
 
     def attach(
         self,
@@ -449,10 +450,20 @@ class HostedLanes:
             obs = self._objects if lanes is None else take(self._objects, np.asarray(lanes, int))
         return Reply(columns, infos, finals, obs, len(lost))
 
-
-def _pickled(value: Any) -> bytes:
-    # A plain tuple is pickled and unpickled in half the time.
-    return dumps(tuple(value) if isinstance(value, Reply) else value)
+    def _pickled(self, value: Any) -> bytes:
+        if not isinstance(value, Reply):
+            return dumps(value)
+        try:
+            # A plain tuple is pickled and unpickled in half the time.
+            return dumps(tuple(value))
+        except BaseException as error:
+            finals = {lane: info for lane, (_, info) in (value.finals or {}).items()}
+            for lane, info in (*value.infos.items(), *finals.items()):
+                for key, each in info.items():
+                    if not is_portable(each):
+                        number = self._start + lane
+                        add_note(error, f"the info {key!r} of lane {number} cannot be pickled")
+            raise
 
 
 def host_lanes(

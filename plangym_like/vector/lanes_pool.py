@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from plangym_like.errors import WorkerDiedError
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
-from plangym_like.processes.remote_errors import portable_result
+from plangym_like.processes.remote_errors import is_remote, portable_result
+from plangym_like.results import Future
 from plangym_like.vector.hosted_lanes import HostedLanes, LaneChannel, Reply
 from plangym_like.vector.lanes import LaneStats, Seeds, Which, seed_after_loss
 from plangym_like.vector.memory import SharedArrays
@@ -59,8 +60,12 @@ class Outcome(NamedTuple):
 class LanesWorker(WorkerHandle):
     """A process that hosts the lanes ``start:stop``, and what is needed to replace it.
 
+    A worker has one task at a time: a call in its process.
+
     Attributes
     ----------
+    task : Future or None
+        The future of the worker's current task.
     start, stop : int
     rows : slice
         The same lanes as a slice.
@@ -84,6 +89,7 @@ class LanesWorker(WorkerHandle):
 
     def __init__(self, process: ExternalProcess, index: int, start: int, stop: int) -> None:
         super().__init__(process, index)
+        self.task: Future[Any] | None = None
         self.start, self.stop = start, stop
         self.rows = slice(start, stop)
         self.job: Job | None = None
@@ -137,13 +143,29 @@ class LanesWorker(WorkerHandle):
             infos[lane] = reply.infos.get(lane) or {}
 
     def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
-        """Call ``fn(hosted, *args)`` in the process."""
+        """Call ``fn(hosted, *args)`` in the process; see `ExternalProcess.apply`."""
         self.sent_at = time.monotonic()
-        super().start_task(fn, *args, fds=fds)
+        self.interrupted = True
+        self.task = self.process.apply(fn, *args, fds=fds, patient=True)
+        self.interrupted = False
+
+    def take_task(self) -> Future[Any]:
+        """Return the future of the task, which may still be pending; there is then no task."""
+        task = self.task
+        assert task is not None
+        self.task = None
+        return task
+
+    @property
+    def died(self) -> bool:
+        """Whether the process ended before it replied to its task."""
+        error = None if self.task is None or not self.task.settled else self.task.exception()
+        return error is not None and not is_remote(error)
 
     def restart(self) -> None:
         """Replace the process with a new one, whose lanes have not been started."""
-        self.fresh, self.rung = True, False
+        self.interrupted = self.fresh = True
+        self.rung, self.task = False, None
         super().restart()
 
 
@@ -326,6 +348,11 @@ class LanesPool(WorkerPool[LanesWorker]):
         return Outcome(value, error)
 
     # Deaths
+
+    def _tend_ready(self, worker: LanesWorker) -> None:
+        # A process that dies in its task is replaced when the task is collected or dropped.
+        if worker.task is None:
+            super()._tend_ready(worker)
 
     def _recover(self, worker: LanesWorker) -> Outcome:
         """Replace a process that has died or hung, and repeat the job."""

@@ -43,7 +43,7 @@ def test_every_published_number_has_a_source_and_a_budget() -> None:
         assert source["budget"]
 
 
-def test_every_record_can_be_repeated(benchmark: Any) -> None:
+def test_every_record_can_be_repeated() -> None:
     for name, record in _records().items():
         if name.startswith(("atari/", "montezuma/")) and "/Random/" not in name:
             assert record["replayed"] is True, name

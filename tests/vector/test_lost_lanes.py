@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hosted import wait_until_gone
+from hosted import HostedObject, wait_until_gone
 from interrupting import Moment
 from playing import Player, closing_all, plain
 from small_envs import Nested
@@ -23,7 +23,9 @@ from usual import first_of
 
 import plangym_like
 from plangym_like.errors import WorkerDiedError, WorkerStartError
-from plangym_like.vector.lanes import seed_after_loss
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.vector.lanes import LaneStats, seed_after_loss
+from plangym_like.vector.lanes_pool import LanesPool, LanesWorker
 from plangym_like.vector.make_lanes import lanes_from
 from plangym_like.vector.process_lanes import ProcessLanes
 
@@ -326,3 +328,57 @@ def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Pat
     (tmp_path / "start").unlink()
     player.step()
     assert player.truncated.tolist() == [False, False, True, True]
+
+
+@pytest.fixture
+def pool() -> Iterator[LanesPool]:
+    worker = LanesWorker(ExternalProcess(HostedObject), 0, 0, 1)
+    pool = LanesPool([worker], timeout=60.0, start_timeout=60.0, stats=LaneStats())
+    pool.wait_ready()
+    yield pool
+    pool.close(0.0)
+
+
+def _look_until(pool: LanesPool, condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        pool.look(0.1)
+
+
+def _raise_the_same(hosted: HostedObject) -> None:
+    raise WorkerDiedError("a worker of my own", 1, -9)
+
+
+def test_a_death_in_a_task_is_not_replaced_before_the_task_is_collected(pool: LanesPool) -> None:
+    (worker,) = pool.workers
+    pid = worker.process.pid
+    worker.start_task(lambda hosted: os._exit(3))
+    _look_until(pool, lambda: worker.died)
+    pool.look()
+    assert worker.task is not None and isinstance(worker.task.exception(), WorkerDiedError)
+    assert worker.process.pid == pid
+    pool.replace_dead(worker)
+    assert worker.task is None
+    pool.wait_ready()
+    worker.start_task(_raise_the_same)
+    _look_until(pool, worker.task.done)
+    assert not worker.died and pool._stats.deaths == 1
+
+
+def test_a_task_whose_sending_was_interrupted(
+    pool: LanesPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (worker,) = pool.workers
+    pid = worker.process.pid
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker.process, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.start_task(HostedObject.pid)
+    assert not worker.free
+    _look_until(pool, lambda: worker.free)
+    assert worker.process.pid != pid

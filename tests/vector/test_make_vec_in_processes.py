@@ -142,8 +142,9 @@ class Holder(Fuse):
 def test_an_info_that_cannot_be_pickled(make: Callable[..., Any], mode: str) -> None:
     envs = make(Holder, 4, 2, autoreset_mode=mode)
     envs.reset(seed=0)
-    with pytest.raises(TypeError, match="cannot pickle"):
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
         envs.step([0, 0, 0, 3])
+    assert "the info 'lock' of lane 3 cannot be pickled" in caught.value.__notes__
     envs.reset(seed=0)
     assert envs.step([1] * 4)[0].tolist() == [1, 1, 1, 1]
 

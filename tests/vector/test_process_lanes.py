@@ -28,9 +28,9 @@ from plangym_like.errors import (
     InputError,
 )
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.pool import WorkerHandle
 from plangym_like.vector import process_lanes
 from plangym_like.vector.lanes import Lanes, StepArrays
+from plangym_like.vector.lanes_pool import LanesWorker
 from plangym_like.vector.make_lanes import lanes_from
 from plangym_like.vector.process_lanes import ProcessLanes
 from plangym_like.vector.vector_env import PlanVectorEnv
@@ -244,14 +244,14 @@ def test_an_exception_of_a_signal_handler_is_not_the_result_of_a_task(
     monkeypatch.setattr(process_lanes, "_LINGER_SECONDS", 0.0)
     envs = PlanVectorEnv(make(Fuse, 4))
     envs.reset(seed=0)
-    take_task, alarms = WorkerHandle.take_task, [AlarmError]
+    take_task, alarms = LanesWorker.take_task, [AlarmError]
 
-    def interrupted(self: WorkerHandle) -> Any:
+    def interrupted(self: LanesWorker) -> Any:
         if alarms:
             raise alarms.pop()
         return take_task(self)
 
-    monkeypatch.setattr(WorkerHandle, "take_task", interrupted)
+    monkeypatch.setattr(LanesWorker, "take_task", interrupted)
     with pytest.raises(AlarmError):
         envs.step([1] * 4)
     assert envs.reset(seed=1)[0].tolist() == [0.0] * 4
