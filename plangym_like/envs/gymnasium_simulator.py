@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from typing import Any, ClassVar, Self
 
 import gymnasium
@@ -218,6 +219,7 @@ class GymnasiumSimulator(RenderingSimulator):
         if self._images:
             self.observation_space = self.image_space()
         self._kernels: dict[str, Kernel | None] = {}
+        self._configured: tuple[Any, ...] = ()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is not None:
@@ -260,6 +262,13 @@ class GymnasiumSimulator(RenderingSimulator):
         environment (see `Kernel.disagreement`).
         """
         return None
+
+    def configuration(self) -> tuple[Any, ...]:
+        """Return what kernels read when they are made; if it changes, new ones are made.
+
+        The number of attributes shows a replaced method, which is one more attribute.
+        """
+        return (len(vars(self.base)),)
 
     def make_memory(self) -> Any:
         """Return the object that saves the state of the wrappers around `base`."""
@@ -527,10 +536,17 @@ class GymnasiumSimulator(RenderingSimulator):
                 super().step_rows(rows, first, last)
 
     def kernel_for(self, actions: Any) -> Kernel | None:
-        """Return the kernel for the dtype of `actions`, if any; make it when first needed."""
+        """Return the kernel for the dtype of `actions`, if any; make it when first needed.
+
+        If the `configuration` has changed, the kernels are made and tested again.
+        """
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
+        then, now = self._configured, self.configuration()
+        if len(now) != len(then) or not all(map(is_, now, then)):
+            self._configured = now
+            kernels.clear()
         if kind not in kernels:
             # ``None`` if another wrapper takes part in steps.
             transforms = self._transforms

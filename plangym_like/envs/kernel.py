@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
@@ -103,6 +104,17 @@ class Kernel(abc.ABC):
         """
         with state_kept(sim):
             return _disagreement(self, sim, trial_actions(sim.action_space, kind))
+
+
+def has_replaced_methods(env: Any) -> bool:
+    """Return whether a method of `env`, of a class of Gymnasium's, was replaced in the object."""
+    kind: Any = type(env)
+    return not vars(env).keys().isdisjoint(_methods(kind))
+
+
+@functools.cache
+def _methods(kind: Any) -> frozenset[str]:
+    return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from plangym_like.batch.ownership import owned
 from plangym_like.envs.classic.env import agrees
 from plangym_like.envs.classic.equations import DYNAMICS, Columns
-from plangym_like.envs.kernel import NotVectorisableError
+from plangym_like.envs.kernel import NotVectorisableError, has_replaced_methods
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import InputError
 from plangym_like.results import STEP_COUNTS, BatchInfo
@@ -428,7 +428,7 @@ def _settings_of(env: Any, limit: Any = None) -> tuple[Any, ...]:
     """Return all that steps of a classic control environment and its time limit depend on."""
     base, limit = env.unwrapped, limit or time_limit(env)
     constants = DYNAMICS[type(base)].settings(base) if type(base) in DYNAMICS else None
-    settings = constants, vars(base).get("step")
+    settings = constants, has_replaced_methods(base)
     return type(base), settings, None if limit is None else limit._max_episode_steps
 
 

@@ -16,6 +16,7 @@ from classic_rows import (
     random_actions,
     random_rows,
 )
+from comparing import assert_same
 from gymnasium.envs.classic_control import CartPoleEnv
 from usual import first_of
 
@@ -80,6 +81,7 @@ def test_a_seeded_episode_equals_gymnasium(name: str, limited: bool) -> None:
 
 def test_noise_is_drawn_row_by_row() -> None:
     env = make("Acrobot-v1")
+    assert not falls_back(env)
     env.simulator.base.torque_noise_max = 0.5
     assert falls_back(env)
     states = np.repeat(env.get_state()[None], 6, axis=0)
@@ -88,6 +90,37 @@ def test_noise_is_drawn_row_by_row() -> None:
     assert len({row.tobytes() for row in first.obs}) == 3
     same = env.step_batch([1], states)
     assert len({row.tobytes() for row in same.states}) == 1
+    env.simulator.base.torque_noise_max = 0.0
+    assert not falls_back(env)
+
+
+def _torque(base: Any) -> None:
+    base.AVAIL_TORQUE[0] = -3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("CartPole-v1", lambda base: setattr(base, "gravity", 20.0)),
+        ("Pendulum-v1", lambda base: setattr(base, "g", 20.0)),
+        ("Acrobot-v1", _torque),
+        ("Acrobot-v1", lambda base: setattr(base, "_get_ob", lambda: np.ones(6, np.float32))),
+    ],
+)
+def test_what_is_edited_later_counts(name: str, change: Any) -> None:
+    env = make(name)
+    base, state = env.simulator.base, env.get_state()
+    action = np.zeros(env.action_space.shape, env.action_space.dtype)
+    if name == "Acrobot-v1":
+        base.AVAIL_TORQUE = [-1.0, 0.0, 1.0]
+    before = env.step_batch([action] * 3, state)
+    assert_same(before.obs[0], env.step(action, state).obs)
+    change(base)
+    after = env.step_batch([action] * 3, state)
+    assert (before.obs != after.obs).any()
+    assert_same(after.obs[0], env.step(action, state).obs)
+    env.set_state(state)
+    assert_same(after.obs[0], env.step(action).obs)
 
 
 def test_a_replaced_method_is_called() -> None:

@@ -1,5 +1,6 @@
 """Toy text: small rows that hold everything, and episodes as Gymnasium plays them."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -268,6 +269,21 @@ def test_blocks_equal_the_loop(game: str, limited: bool, frameskip: int) -> None
     assert fast.simulator.steps_batches
     plans = np.random.default_rng(4).integers(fast.action_space.n, size=(40, 6))
     compare(fast, slow, random_rows(slow, 40), plans)
+
+
+def test_another_table_or_step_of_the_environment_counts() -> None:
+    env = ToyTextEnv(CLIFF)
+    state, base = env.reset(seed=0).state, env.simulator.base
+    before = env.step_batch([0, 1], state)
+    table = copy.deepcopy(base.P)
+    for place in table.values():
+        place[0] = [(0.25, 5, -7, False), (0.75, 6, -8, True)]
+    env.gym_env.set_wrapper_attr("P", table)
+    after = env.step_batch([0, 1], state)
+    assert after.rewards[0] in (-7, -8) and after.rewards[1] == before.rewards[1]
+    assert after.obs[0] in (5, 6) and after.infos["prob"][0] in (0.25, 0.75)
+    base.step = lambda action: (3, 1.5, False, False, {"prob": 1.0})
+    assert env.step_batch([0, 1], state).rewards.tolist() == [1.5, 1.5]
 
 
 def test_a_damaged_row_is_named_in_a_batch() -> None:

@@ -35,7 +35,13 @@ from plangym_like.envs.classic.equations import (
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.kernel import ArrayKernel, Kernel, NotVectorisableError, Outcomes
+from plangym_like.envs.kernel import (
+    ArrayKernel,
+    Kernel,
+    NotVectorisableError,
+    Outcomes,
+    has_replaced_methods,
+)
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
@@ -240,8 +246,13 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return codec
 
     def make_kernel(self, kind: str) -> Kernel | None:
-        """Return the kernel, or ``None`` if a wrapper is in the way."""
-        return None if self.plain_infos else ClassicBlocks(self)
+        """Return the kernel, or ``None`` if a wrapper or a replaced method is in the way."""
+        if self.plain_infos or has_replaced_methods(self.base):
+            return None
+        return ClassicBlocks(self)
+
+    def configuration(self) -> tuple[Any, ...]:
+        return len(vars(self.base)), *self.codec.dynamics.settings(self.base)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one row with Python numbers, not arrays; return ``None`` if this is not possible."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from types import SimpleNamespace
@@ -93,15 +93,21 @@ class Dynamics(abc.ABC):
     most_singly: ClassVar[int] = 0
     fewest_lanes: ClassVar[int] = 4
 
+    # Returns the values of `constants`.
+    _values_of: ClassVar[Callable[[Any], tuple[Any, ...]]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._values_of = attrgetter(*cls.constants)
+
     def __init__(self, env: Any) -> None:
-        values = self.settings(env)
+        values = attrgetter(*self.constants)(env)
         self.values: Any = SimpleNamespace(**dict(zip(self.constants, values, strict=True)))
 
     @classmethod
     def settings(cls, env: Any) -> tuple[Any, ...]:
-        """Return the values of `constants`."""
-        values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
-        return values
+        """Return all that the step of `env` reads: the values of `constants`."""
+        return cls._values_of(env)
 
     @classmethod
     def largest(cls, env: Any) -> float:
@@ -454,7 +460,6 @@ class Acrobot(Dynamics):
         "MAX_VEL_2",
         "torque_noise_max",
         "book_or_nips",
-        "AVAIL_TORQUE",
     )
     num_actions = 3
     takes_single = True
@@ -462,6 +467,10 @@ class Acrobot(Dynamics):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._torques = np.array(env.AVAIL_TORQUE, np.float64)
+
+    @classmethod
+    def settings(cls, env: Any) -> tuple[Any, ...]:
+        return *super().settings(env), *env.AVAIL_TORQUE
 
     @classmethod
     def largest(cls, env: Any) -> float:

@@ -34,7 +34,7 @@ from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.kernel import Kernel, trial_actions
+from plangym_like.envs.kernel import Kernel, has_replaced_methods, trial_actions
 from plangym_like.envs.mujoco.batch import Robot, RobotKernel
 from plangym_like.envs.mujoco.physics import (
     INTEGRATION,
@@ -212,7 +212,7 @@ class MujocoSimulator(GymnasiumSimulator):
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel for the robot, or ``None`` if there is none."""
-        if self.plain_infos or self.codec.edits_model:
+        if self.plain_infos or self.codec.edits_model or has_replaced_methods(self.base):
             return None
         assert isinstance(self.frameskip, int)
         limit: Any = self.time_limit

@@ -270,6 +270,18 @@ def test_the_quick_step_from_a_given_state_equals_the_simulators_step(name: str)
             assert_same(step.info, info)  # later steps do not change it
 
 
+def test_a_replaced_method_of_a_robot_is_called() -> None:
+    with plangym_like.make("HalfCheetah-v5") as env:
+        base, state, actions = env.simulator.base, env.reset(seed=0).state, np.zeros((3, 6))
+        before, observe = env.step_batch(actions, state), base._get_obs
+        for shift in (100.0, 200.0):
+            base._get_obs = lambda shift=shift: observe() + shift
+            assert_same(env.step_batch(actions, state).obs, before.obs + shift)
+            assert_same(env.step(actions[0], state).obs, before.obs[0] + shift)
+        del base._get_obs
+        assert_same(env.step_batch(actions, state).obs, before.obs)
+
+
 def test_a_reward_of_minus_zero_becomes_zero() -> None:
     with plangym_like.make("HalfCheetah-v5", forward_reward_weight=0, audit_every=1) as env:
         env.reset(seed=0)
