@@ -342,7 +342,6 @@ class Trial:
             return ""
         try:
             fresh = self._sim.second_copy()
-            self._sim.reset(_SEED + 1)
             names = not_restored(self._sim, _SEED, self._actions[:start], fresh)
             close_copy(fresh)
         except Exception:
