@@ -134,11 +134,8 @@ class ChainPickle(ChainState):
         if type(generator := base.get("_np_random")) is tuple:
             base["_np_random"] = self._generator.write(generator)
         for owner, state in zip(self.owners, values, strict=True):
-            if owner.names is None:
-                owner.write(state)
-            else:
-                found = [state.pop(name) for name in owner.names]
-                owner.write([*found, state] if owner.grows else found)
+            names = owner.names
+            owner.write(state if names is None else [state[name] for name in names])
 
     def _encode(self, values: list[Any]) -> bytes:
         return self._pickle.dumps(values)

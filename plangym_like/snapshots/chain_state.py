@@ -123,10 +123,9 @@ class ChainState(abc.ABC):
             constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
             fixed = {name: value for name, value in vars(link).items() if name in constant}
             name, names = type(link).__name__, state_names(link, within_others=foreign)
-            grows = foreign and names is not None and is_known(link)
             foreign = foreign or not is_known(link)
-            owner = StateOwner(name, link, names, fixed, grows=grows)
-            if names != () or grows:
+            owner = StateOwner(name, link, names, fixed)
+            if names != ():
                 self.owners.append(owner)
             self._walk_link(owner)
 

@@ -94,8 +94,7 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
 
     The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``. A
     wrapper from outside Gymnasium may change any attribute of the wrappers inside it, such as the
-    length of a time limit. With ``within_others=True``, settings that are numbers are therefore
-    state, too.
+    length of a time limit. With ``within_others=True``, all attributes are therefore state.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
@@ -104,17 +103,15 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
         listed = [item if isinstance(item, str) else item[0] for item in declared]
         is_listed = isinstance(wrapper, gymnasium.Wrapper) or "_np_random" in listed
         return (*listed,) if is_listed else (*listed, "_np_random")
-    if not is_known(wrapper):
+    if within_others or not is_known(wrapper):
         return None
     kind = qualified_name(type(wrapper)).removeprefix(_OWN)
     if kind not in _SETTINGS:  # it only applies a function
-        return None if within_others else ()
-    settings = _SETTINGS[kind].split()
+        return ()
+    idle = {*CONSTANT, *_PASSING, *_SETTINGS[kind].split()}
     names: list[str] = []
     for name, value in vars(wrapper).items():
-        if name in CONSTANT or name in _PASSING or callable(value):
-            continue
-        if name in settings and not (within_others and type(value) in (bool, int, float)):
+        if name in idle or callable(value):
             continue
         if isinstance(value, RunningMeanStd):
             names += [f"{name}.{part}" for part in vars(value)]
@@ -197,8 +194,6 @@ class StateOwner:
     fixed : dict, optional
         The values of attributes that are configuration. Such an attribute is state only if it is
         another object now.
-    grows : bool
-        Whether `names` are not all: attributes that the object gets later are state, too.
 
     Attributes
     ----------
@@ -206,7 +201,7 @@ class StateOwner:
         Attributes that are never state of this object.
     """
 
-    __slots__ = ("_first", "_get", "constant", "fixed", "grows", "names", "place", "thing")
+    __slots__ = ("_get", "constant", "fixed", "names", "place", "thing")
 
     def __init__(
         self,
@@ -214,13 +209,10 @@ class StateOwner:
         thing: Any,
         names: tuple[str, ...] | None,
         fixed: dict[str, Any] | None = None,
-        *,
-        grows: bool = False,
     ) -> None:
         self.place, self.thing = place, thing
         self.constant = _PASSING | {"_cached_spec"} if is_known(thing) else {"_cached_spec"}
         self.fixed: dict[str, Any] = {} if fixed is None else fixed
-        self.grows, self._first = grows, frozenset(vars(thing)) if grows else frozenset()
         self._set_names(names)
 
     def leave_out(self, name: str) -> None:
@@ -240,15 +232,13 @@ class StateOwner:
     def read(self) -> Any:
         """Return the state: a tuple in the order of `names`, or a dict if `names` is ``None``.
 
-        The keys of the dict are sorted. If the object `grows`, the last item of the tuple is a dict
-        of what it got later.
+        The keys of the dict are sorted.
         """
         if self.names is not None:
             try:
-                values = self._get(self.thing)
+                return self._get(self.thing)
             except AttributeError as error:
                 raise SnapshotError(f"{self.place} cannot be saved: {error}") from error
-            return (*values, self._added()) if self.grows else values
         attributes, fixed, constant = self.thing.__dict__, self.fixed, self.constant
         state = {}
         for name in sorted(attributes):
@@ -261,14 +251,10 @@ class StateOwner:
 
     def write(self, state: Any) -> None:
         """Set the state of the object to `state`; ``fits(state)`` must be true."""
-        attributes = self.thing.__dict__
         if self.names is not None:
-            set_attributes(self.thing, zip(self.names, state, strict=not self.grows))
-            if self.grows:
-                for name in self._added().keys() - state[-1].keys():
-                    del attributes[name]
-                attributes.update(state[-1])
+            set_attributes(self.thing, zip(self.names, state, strict=True))
             return
+        attributes = self.thing.__dict__
         handles = handles_in(attributes)
         attributes.update(self.fixed)
         attributes.update(state)
@@ -281,23 +267,12 @@ class StateOwner:
     def fits(self, state: Any) -> bool:
         """Return whether `state` has the form of this object's state."""
         if self.names is not None:
-            return type(state) is tuple and len(state) == len(self.names) + self.grows
+            return type(state) is tuple and len(state) == len(self.names)
         return type(state) is dict and self.constant.isdisjoint(state)
 
     def items(self, state: Any) -> Iterator[tuple[str, Any]]:
         """Yield the name and value of each attribute in `state`."""
-        if self.names is None:
-            yield from state.items()
-        else:
-            yield from zip(self.names, state, strict=not self.grows)
-            yield from state[-1].items() if self.grows else ()
-
-    def _added(self) -> dict[str, Any]:
-        """Return the attributes that the object did not have at first."""
-        attributes = self.thing.__dict__
-        if len(attributes) == len(self._first):
-            return {}
-        return {name: attributes[name] for name in sorted(attributes.keys() - self._first)}
+        yield from state.items() if self.names is None else zip(self.names, state, strict=True)
 
 
 def set_attributes(thing: Any, values: Iterable[tuple[str, Any]]) -> None:
@@ -316,18 +291,6 @@ def handles_in(attributes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Memo(dict[int, Any]):
-    """The memo of `copy.deepcopy`, which notes in `read` what was found in it."""
-
-    def __init__(self, given: dict[int, Any]) -> None:
-        super().__init__(given)
-        self.read: set[int] = set()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        self.read.add(key)
-        return super().get(key, default)
-
-
 def restorer_of(things: Sequence[Any], shared: Iterable[Any] = ()) -> Callable[[], None]:
     """Return a function that gives all `things` the attributes back that they have now.
 
@@ -344,8 +307,8 @@ def restorer_of(things: Sequence[Any], shared: Iterable[Any] = ()) -> Callable[[
                 ):
                     kept_as_is[id(inner)] = inner
 
-    def copied(all_attributes: Iterable[dict[str, Any]], memo: Any) -> list[dict[str, Any]]:
-        found = []
+    def copied(all_attributes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        memo, found = dict(kept_as_is), []  # what several hold stays one object
         for attributes in all_attributes:
             copies = dict(attributes)
             for name in attributes.keys() - CONSTANT:
@@ -354,14 +317,10 @@ def restorer_of(things: Sequence[Any], shared: Iterable[Any] = ()) -> Callable[[
             found.append(copies)
         return found
 
-    memo = _Memo(kept_as_is)
-    kept = copied(map(vars, things), memo)
-    # All others may be released when the environment is closed.
-    needed = {key: kept_as_is[key] for key in memo.read & kept_as_is.keys()}
-    del kept_as_is, memo
+    kept = copied(map(vars, things))
 
     def restore() -> None:
-        for thing, attributes in zip(things, copied(kept, dict(needed)), strict=True):
+        for thing, attributes in zip(things, copied(kept), strict=True):
             now = vars(thing)
             handles = handles_in(now)
             now.clear()
