@@ -48,13 +48,7 @@ from plangym_like.envs.wrapping import (
 )
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.chain_state import WrapperState, WrapperValues
-from plangym_like.snapshots.chains import (
-    close_copy,
-    innermost,
-    libraries_left_open,
-    links,
-    reachable,
-)
+from plangym_like.snapshots.chains import close_copy, innermost, libraries_left_open, links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import (
     foreign_wrappers,
@@ -244,11 +238,8 @@ class GymnasiumSimulator(RenderingSimulator):
         Return ``None`` if they have no state.
         """
         owners = WrapperValues(self.env).owners if visible(self.env) else []
-        if not owners:
-            return None
-        # What a wrapper borrows from the environment stays the same object.
-        borrowed = (thing for _, thing in reachable(self.base, ""))
-        return restorer_of([owner.thing for owner in owners], [*links(self.env), *borrowed])
+        things = [owner.thing for owner in owners]
+        return restorer_of(things, links(self.env)) if things else None
 
     def reset_once(self) -> None:
         """Reset the new chain (see `first_reset`), and remove its random generators."""

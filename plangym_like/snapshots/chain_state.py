@@ -15,9 +15,8 @@ changes only its own statistics; with ``update_running_mean`` false the statisti
 depend on the process, and differ from run to run.
 
 What Python code keeps outside of these objects, in a class, a module, a closure or a cache, is not
-state. An object in an attribute of the environment belongs to it, also if a wrapper holds it. If
-they share an array, or an object elsewhere, the wrapper has a separate one after a restore; such a
-wrapper must keep a copy.
+state. If a wrapper and the environment share an array or an object, the wrapper has a separate one
+after a restore; such a wrapper must keep a copy.
 """
 
 from __future__ import annotations
@@ -37,18 +36,11 @@ from numpy.typing import NDArray
 from plangym_like.batch import spaces
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chains import (
-    CONSTANT,
-    innermost,
-    links,
-    note_on_sets,
-    reachable,
-    scatter_sets,
-)
+from plangym_like.snapshots.chains import CONSTANT, links, note_on_sets, reachable, scatter_sets
 from plangym_like.snapshots.configuration import (
     is_configuration,
     is_handle,
-    is_object,
+    is_made_simply,
     is_ordinary,
     kind_of,
     qualified_name,
@@ -248,9 +240,6 @@ class WrapperValues(ChainState):
     def __init__(
         self, env: gymnasium.Env[Any, Any], shared: Mapping[str, Any] | None = None
     ) -> None:
-        if shared is None:  # what a wrapper borrows from the environment belongs to that
-            held: dict[str, Any] = vars(innermost(env))
-            shared = {f"env.{name}": each for name, each in held.items() if is_object(each)}
         super().__init__(env, base=False, shared=shared)
 
     def _walk_link(self, owner: StateOwner) -> None:
@@ -279,10 +268,11 @@ class WrapperValues(ChainState):
             )
         elif is_configuration(thing):
             held: Any = getattr(thing, "__self__", None) if kind is types.MethodType else None
-            if is_object(held) and id(held) not in self._seen:
-                self.owners.append(StateOwner(f"{place} -> {type(held).__name__}", held, None))
+            holder: Any = type(held)
+            if is_made_simply(holder) and id(held) not in self._seen:
+                self.owners.append(StateOwner(f"{place} -> {holder.__name__}", held, None))
             self._refer(place, thing)
-        elif is_object(thing):
+        elif is_made_simply(kind):
             if not any(kind is known for known in self._references.values()):
                 self._refer(qualified_name(kind), kind)
         elif not plain_data.is_plain_kind(thing):
@@ -463,9 +453,10 @@ class WrapperState(WrapperValues):
         named: dict[str, Any] = {}
         for owner, values in zip(self.owners, self._payload(payload), strict=True):
             for name, value in owner.items(values):
+                kind: Any = type(value)
                 if type(owner.thing) is TimeLimit and name == _STEPS:
                     named.setdefault("elapsed_steps", _NO_STEPS if value is None else value)
-                elif is_object(value):
+                elif is_made_simply(kind):
                     for part, inner in vars(value).items():
                         named.setdefault(f"{owner.place}.{name}.{part}", inner)
                 else:

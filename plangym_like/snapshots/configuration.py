@@ -159,12 +159,6 @@ def is_made_simply(kind: Any) -> bool:
     return not any(hasattr(kind, f"__{name}__") for name in ("getnewargs", "getnewargs_ex", "del"))
 
 
-def is_object(value: Any) -> bool:
-    """Return whether `value` is an object of a class that `is_made_simply`."""
-    kind: Any = type(value)
-    return is_made_simply(kind)
-
-
 def qualified_name(thing: Any) -> str:
     """Return the module and name of a class or function, joined by a dot.
 
