@@ -28,7 +28,7 @@ from gymnasium import Space
 
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import EnvApiError, SnapshotError, StateCapacityError, StateError
-from plangym_like.snapshots.chains import chain, close_copy, innermost, links
+from plangym_like.snapshots.chains import chain, innermost, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import (
     attributes,
@@ -341,36 +341,26 @@ class Trial:
         if episode.seed is None or self._copy is None:
             return ""
         try:
-            fresh = self._sim.second_copy()
-            names = not_restored(self._sim, _SEED, self._actions[:start], fresh)
-            close_copy(fresh)
+            names = not_restored(self._sim, _SEED, self._actions[:start])
         except Exception:
             return ""
         return f"Not restored: {', '.join(names[:_NAMED])}. " if names else ""
 
 
-def not_restored(
-    simulator: Any, seed: int | None, actions: Sequence[Any], fresh: Any = None
-) -> list[str]:
+def not_restored(simulator: Any, seed: int | None, actions: Sequence[Any]) -> list[str]:
     """Return the names of attributes that a restore does not set to what they were.
 
-    The state is the one after `actions`, which begin at a reset with `seed`. It is reached in
-    `fresh`, a copy that was never restored; or in `simulator` itself, which then plays another
-    episode. What is not restored keeps its value of another episode.
+    The state is the one after `actions`, which begin at a reset with `seed`. What is not restored
+    keeps its value of another episode.
     """
-
-    def play(player: Any, first: int | None) -> None:
-        player.reset(first)
-        for action in while_quick(actions):
-            player.step(copy.deepcopy(action), 1)
-
     row: Row = np.zeros(simulator.payload_nbytes, np.uint8)
-    reference = fresh or simulator
-    play(reference, seed)
-    reference.read(row)
-    wanted = attributes(reference.env)
-    if fresh is None:
-        play(simulator, 1 + (seed or 0))
+    for which in (seed, 1 + (seed or 0)):
+        simulator.reset(which)
+        for action in while_quick(actions):
+            simulator.step(copy.deepcopy(action), 1)
+        if which == seed:
+            simulator.read(row)
+            wanted = attributes(simulator.env)
     simulator.write(row)
     return differing_attributes(wanted, attributes(simulator.env))
 

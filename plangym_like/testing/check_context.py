@@ -206,7 +206,7 @@ class CheckContext:
         """Return a text that names the attributes that `env` does not restore at a step."""
         actions = [step.action for step in episode.steps[:number]]
         try:
-            names = not_restored(env.simulator, episode.seed, actions, self.fresh().simulator)
+            names = not_restored(env.simulator, episode.seed, actions)
         except Exception:
             return ""
         if not names:

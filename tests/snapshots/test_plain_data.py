@@ -142,7 +142,7 @@ class Thing:
 def test_objects_of_known_classes_come_back_with_what_they_share() -> None:
     shared = [1]
     one = Thing(shared=shared, mean=np.ones(2))
-    one.itself = [one]
+    one.itself = [one]  # type: ignore[attr-defined]
     data = encode({"one": one, "shared": shared}, [Thing])
     back = decode(data, [Thing])
     found = back["one"]
