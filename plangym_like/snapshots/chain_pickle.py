@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -81,8 +82,8 @@ class ChainPickle(ChainState):
 
     def thing_at(self, place: str) -> Any:
         """Return the object that was found at `place`."""
-        if place == "np_random":
-            return self._generator.present()
+        if place.partition(".")[0] == "np_random":
+            return self._generator.thing_at(place)
         if place not in self._references:
             raise SnapshotError(f"a state row refers to {place}, which this process does not have")
         return self._references[place]
@@ -171,9 +172,9 @@ class _OwnGenerator:
         return memory, self._spawner(generator)
 
     def write(self, state: tuple[bytes, Any]) -> Any:
-        """Set the state of the generator that `present` has returned, and return it."""
+        """Set the state of the generator that `thing_at` has returned, and return it."""
         memory, spawner = state
-        generator = self.present()
+        generator = self._present()
         if spawner != self._spawner(generator):
             entropy, key, size, count = spawner
             fresh: Any = np.random.SeedSequence(
@@ -198,12 +199,23 @@ class _OwnGenerator:
         return spawner
 
     def place_of(self, thing: Any) -> str | None:
-        """Return ``"np_random"`` if `thing` is the generator, or ``None``."""
-        is_own = thing is self._known and thing is self._base._np_random and thing is not None
-        return "np_random" if is_own else None
+        """Return the place of the generator, its bit generator or its seeds, or ``None``."""
+        generator = self._known
+        if generator is None or self._base._np_random is not generator:
+            return None
+        if thing is generator:
+            return "np_random"
+        if thing is generator.bit_generator:
+            return "np_random.bit_generator"
+        is_seeds = thing is generator.bit_generator.seed_seq
+        return "np_random.bit_generator.seed_seq" if is_seeds else None
 
-    def present(self) -> Any:
-        """Return the present generator, or the last one, or a new one."""
+    def thing_at(self, place: str) -> Any:
+        """Return the object at `place`: of the present generator, of the last one, or a new one."""
+        _, _, path = place.partition(".")
+        return attrgetter(path)(self._present()) if path else self._present()
+
+    def _present(self) -> Any:
         generator = self._base.__dict__.get("_np_random")
         if generator is None or not (generator is self._known or self._is_usual(generator)):
             if self._known is None:

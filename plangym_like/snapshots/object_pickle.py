@@ -24,7 +24,7 @@ import types
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -55,6 +55,16 @@ _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
 _KINDS = "biufcSU"
 
 
+class Names(Protocol):
+    """The objects that pickles refer to by name."""
+
+    def place_of(self, thing: Any) -> str | None:
+        """Return the name of `thing` if it is pickled as a reference, or ``None``."""
+
+    def thing_at(self, place: str) -> Any:
+        """Return the object that has this name."""
+
+
 class _CycleError(Exception):
     """An object refers to itself, through other objects or not."""
 
@@ -64,12 +74,11 @@ class ObjectPickle:
 
     Parameters
     ----------
-    names : object
-        Knows the objects that are pickled as references: ``place_of(thing)`` returns the name of
-        one, or ``None`` for any other object, and ``thing_at(name)`` returns the object.
+    names : Names
+        The objects that are pickled as references.
     """
 
-    def __init__(self, names: Any) -> None:
+    def __init__(self, names: Names) -> None:
         self._reducers = Reducers(names)
         self._stream = BytesIO()
         self._pickler = _Pickler(self._stream, 5)
@@ -190,7 +199,7 @@ class Reducers(dict[type, Reducer]):
         Whether objects refer to each other in cycles.
     """
 
-    def __init__(self, names: Any) -> None:
+    def __init__(self, names: Names) -> None:
         self._names = names
         self.has_cycles = False
         self.begun: set[int] | None = None
@@ -414,7 +423,7 @@ _NEW_SEEDS: Any = np.random.SeedSequence(0).__reduce__()[:2]
 
 
 def _thing(place: str) -> Any:
-    """Stand for ``names.thing_at`` in pickles."""
+    """Stand for `Names.thing_at` in pickles."""
     raise KeyError(place)
 
 

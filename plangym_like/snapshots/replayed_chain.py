@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import gymnasium
@@ -29,7 +29,7 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import Change, Start
 from plangym_like.snapshots.chain_state import WrapperValues
-from plangym_like.snapshots.chains import ATOMS, close_copy, innermost, links
+from plangym_like.snapshots.chains import ATOMS, innermost, links
 from plangym_like.snapshots.configuration import kind_of
 from plangym_like.snapshots.differences import (
     IDLE,
@@ -296,9 +296,9 @@ class CarriedState:
     ----------
     first : gymnasium.Env
         A chain that has never been reset.
-    make : callable
-        Returns another such chain. If it is needed, it is reset and stepped, to find out what
-        resets replace, and closed.
+    used : gymnasium.Env, optional
+        Another such chain. The constructor resets and steps it, to find out what resets replace.
+        Without it, only `is_empty` may be read.
 
     Attributes
     ----------
@@ -313,7 +313,7 @@ class CarriedState:
         A wrapper holds state that cannot be kept in a row; the message names the attribute.
     """
 
-    def __init__(self, first: _Env, make: Callable[[], _Env]) -> None:
+    def __init__(self, first: _Env, used: _Env | None = None) -> None:
         new = _Owners(first)
         self._places = dict(new._references)
         foreign = bool(foreign_wrappers(first))
@@ -323,19 +323,16 @@ class CarriedState:
         # ``None`` if no wrapper may change it.
         self._settings: dict[str, Any] = {}
         self._own: set[str] | None = None
-        if self.is_empty:
+        if used is None:
             return
-        used = make()
-        try:
-            if foreign:
-                self._settings = atoms_of(innermost(first))
-                self._own = _own_names(first, used)
-            used.reset(seed=1)
-            owners = _Owners(used)
-            self._places = owners._references | self._places
-            self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
-        finally:
-            close_copy(used)
+        if foreign:
+            self._settings = atoms_of(innermost(first))
+            self._own = _own_names(first, used)
+        used.reset(seed=1)
+        owners = _Owners(used)
+        for place, thing in owners._references.items():
+            self._places.setdefault(place, thing)
+        self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
 
     def read(self, env: _Env, changed: Collection[tuple[int, str]]) -> bytes | None:
         """Return what the chain `env` takes over, as bytes; ``None`` if nothing.

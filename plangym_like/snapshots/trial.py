@@ -197,7 +197,7 @@ class Trial:
         if type(base).__module__.startswith(__name__.partition(".")[0] + "."):
             return  # what this package's own environments hold is known
         try:
-            names = not_restored(self._sim, _SEED, self._actions[:_SETTING_STEPS])
+            names = self._not_restored(self._actions[:_SETTING_STEPS])
             alone = attributes_alone(base, _SETTING_RESETS, _SETTING_STEPS) if names else ()
             own = names_of_variables([*alone])
         except Exception:  # it is found elsewhere, if it matters
@@ -213,6 +213,23 @@ class Trial:
                 f"{self._name()} changes settings that no state row holds: "
                 f"{', '.join(names[:_NAMED])}. {self._remedy}"
             )
+
+    def _not_restored(self, actions: Sequence[Any]) -> list[str]:
+        """Return the names of attributes that a restore does not set to what they were.
+
+        The state is the one after `actions`. What is not restored keeps its value of another
+        episode.
+        """
+        row: Row = np.zeros(self._sim.payload_nbytes, np.uint8)
+        for seed in (_SEED, _SEED + 1):
+            self._sim.reset(seed)
+            for action in while_quick(actions):
+                self._sim.step(copy.deepcopy(action), 1)
+            if seed == _SEED:
+                self._sim.read(row)
+                wanted = attributes(self._sim.env)
+        self._sim.write(row)
+        return differing_attributes(wanted, attributes(self._sim.env))
 
     def _compare_seeded(self, first: _Episode) -> None:
         """Begin `first` from its seed again, in the second copy, and compare the outcomes.
@@ -341,28 +358,10 @@ class Trial:
         if episode.seed is None or self._copy is None:
             return ""
         try:
-            names = not_restored(self._sim, _SEED, self._actions[:start])
+            names = self._not_restored(self._actions[:start])
         except Exception:
             return ""
         return f"Not restored: {', '.join(names[:_NAMED])}. " if names else ""
-
-
-def not_restored(simulator: Any, seed: int | None, actions: Sequence[Any]) -> list[str]:
-    """Return the names of attributes that a restore does not set to what they were.
-
-    The state is the one after `actions`, which begin at a reset with `seed`. What is not restored
-    keeps its value of another episode.
-    """
-    row: Row = np.zeros(simulator.payload_nbytes, np.uint8)
-    for which in (seed, 1 + (seed or 0)):
-        simulator.reset(which)
-        for action in while_quick(actions):
-            simulator.step(copy.deepcopy(action), 1)
-        if which == seed:
-            simulator.read(row)
-            wanted = attributes(simulator.env)
-    simulator.write(row)
-    return differing_attributes(wanted, attributes(simulator.env))
 
 
 def _finish(steps: Iterator[Any]) -> None:

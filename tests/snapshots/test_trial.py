@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
@@ -162,6 +163,26 @@ def test_an_info_of_few_values_that_is_drawn_in_resets_is_always_found() -> None
     for _ in range(5):
         with plangym_like.make(DrawsAFewInfos) as env:
             assert env.exactness == "approximate"
+
+
+@pytest.mark.parametrize(
+    ("kind", "snapshot"),
+    [(CartPoleEnv, "native"), (Stated, "native"), (Walk, "pickle"), (Walk, "replay")],
+)
+def test_numbers_that_another_thread_draws_while_an_environment_is_made_are_drawn_once(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, snapshot: str
+) -> None:
+    reset, drawn = kind.reset, []
+
+    def interrupted(self: Any, **kwargs: Any) -> Any:
+        if not drawn:  # another thread draws meanwhile
+            drawn.append((random.random(), np.random.random()))
+        return reset(self, **kwargs)
+
+    monkeypatch.setattr(kind, "reset", interrupted)
+    name = "CartPole-v1" if kind is CartPoleEnv else kind
+    plangym_like.make(name, snapshot=snapshot).close()
+    assert drawn and (random.random(), np.random.random()) not in drawn
 
 
 class Counted(Walk):
