@@ -21,9 +21,10 @@ from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.chain_state import ChainState
-from plangym_like.snapshots.chains import links, scatter_sets
+from plangym_like.snapshots.chains import links, reachable, scatter_sets
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
+    is_handle,
     is_ordinary,
     kind_of,
     own_pickling,
@@ -71,6 +72,7 @@ class ChainPickle(ChainState):
             _check_class(links(env)[-1])
         super().__init__(env, base=True)
         self._generator = _OwnGenerator(links(env)[-1])
+        self._references |= {f"link {number}": link for number, link in enumerate(links(env))}
         self._places = {id(thing): place for place, thing in self._references.items()}
         self._pickle = ObjectPickle(self)
 
@@ -88,13 +90,17 @@ class ChainPickle(ChainState):
             raise SnapshotError(f"a state row refers to {place}, which this process does not have")
         return self._references[place]
 
-    def _note_constant(self, place: str, value: Any) -> None:
-        if value is not None and id(value) not in self._seen:
-            self._refer(place, value)
-
-    def _note(self, place: str, thing: Any) -> None:
-        if isinstance(thing, CONFIGURATION) and not isinstance(thing, _BY_VALUE):
-            self._refer(place, thing)
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        self._seen |= self._links
+        for name, value in vars(link).items():
+            place = f"{owner.place}.{name}"
+            if name in owner.fixed:
+                if value is not None and id(value) not in self._links:
+                    self._refer(place, value)
+            elif getattr(owner.kind, "state_attributes", None) is None and not is_handle(value):
+                for inner, thing in reachable(value, place, self._seen):
+                    if isinstance(thing, CONFIGURATION) and not isinstance(thing, _BY_VALUE):
+                        self._refer(inner, thing)
 
     def encoded(self) -> bytes:
         try:

@@ -38,9 +38,10 @@ from plangym_like.snapshots.configuration import (
     class_named,
     is_figure,
     is_handle_kind,
-    is_made_simply,
+    is_ordinary,
     kind_of,
     number_of,
+    own_pickling,
 )
 from plangym_like.snapshots.plain_data import in_order_of_memory
 
@@ -255,7 +256,7 @@ class Reducers(dict[type, Reducer]):
             return _refusing(reason)
         if issubclass(kind, CONFIGURATION):
             return self._unless_named(_as_usual)
-        if is_made_simply(kind):
+        if is_ordinary(kind) and own_pickling(kind) is None and _is_made_simply(kind):
             return self._reducer_by_attributes(kind)
         return _as_usual
 
@@ -337,6 +338,12 @@ class Reducers(dict[type, Reducer]):
         if found is None:
             raise TypeError(f"{module}.{name} is another class now")
         return found
+
+
+def _is_made_simply(kind: Any) -> bool:
+    """Return whether the constructor of `kind` needs no arguments, and keeps no list of objects."""
+    own = hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__")
+    return kind.__new__ is object.__new__ and not own
 
 
 def _can_be_set(kind: Any, names: tuple[str, ...]) -> bool:

@@ -212,7 +212,7 @@ SLOW = {"native": (10, 8), "pickle": (14, 7), "replay": (30, 10)}
 def test_making_takes_no_more_steps_and_resets_than_the_documentation_says(
     monkeypatch: pytest.MonkeyPatch, snapshot: str, seconds: float, most: Any
 ) -> None:
-    monkeypatch.setattr("plangym_like.snapshots.differences.SECONDS", seconds)
+    monkeypatch.setattr("plangym_like.snapshots.trial.SECONDS", seconds)
     Counted.calls.clear()
     with plangym_like.make(CountedStates, snapshot=snapshot) as env:
         assert env.exactness == "exact"
