@@ -30,6 +30,7 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
     qualified_name,
 )
+from plangym_like.snapshots.known_wrappers import StateOwner
 from plangym_like.snapshots.object_pickle import ObjectPickle
 from plangym_like.states import random_state
 
