@@ -48,20 +48,9 @@ from plangym_like.envs.wrapping import (
 )
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.chain_state import WrapperState, WrapperValues
-from plangym_like.snapshots.chains import (
-    close_copy,
-    innermost,
-    libraries_left_open,
-    links,
-    reachable,
-)
+from plangym_like.snapshots.chains import close_copy, innermost, libraries_left_open
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.known_wrappers import (
-    foreign_wrappers,
-    is_foreign_env,
-    restorer_of,
-    visible,
-)
+from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
 from plangym_like.snapshots.trial import Trial, TrialOutcome, known_trials
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
@@ -243,12 +232,8 @@ class GymnasiumSimulator(RenderingSimulator):
 
         Return ``None`` if they have no state.
         """
-        owners = WrapperValues(self.env).owners if visible(self.env) else []
-        if not owners:
-            return None
-        # What a wrapper borrows from the environment stays the same object.
-        borrowed = (thing for _, thing in reachable(self.base, ""))
-        return restorer_of([owner.thing for owner in owners], [*links(self.env), *borrowed])
+        values = WrapperValues(self.env) if visible(self.env) else None
+        return values.restorer() if values is not None and values.owners else None
 
     def reset_once(self) -> None:
         """Reset the new chain (see `first_reset`), and remove its random generators."""

@@ -47,9 +47,9 @@ from plangym_like.processes.child import is_worker
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.differences import difference, while_quick
-from plangym_like.snapshots.known_wrappers import columns_of, restorer_of
-from plangym_like.snapshots.trial import MEASURED_STEPS
+from plangym_like.snapshots.differences import difference
+from plangym_like.snapshots.known_wrappers import columns_of
+from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key
 
@@ -226,7 +226,7 @@ class PickledSimulator(GymnasiumSimulator):
 
     def restorer(self) -> Callable[[], None]:
         """Return a function that restores the new environment and its wrappers."""
-        return restorer_of(links(self.env))
+        return ChainPickle(self.env).restorer()
 
     def make_codec(self) -> PickleCodec:
         """Reset the environment, and return the codec."""

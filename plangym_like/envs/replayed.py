@@ -37,7 +37,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import NothingSaved, check_is_new, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
-from plangym_like.snapshots.chains import chain, innermost, links, note_on_sets
+from plangym_like.snapshots.chains import chain, close_copy, innermost, links, note_on_sets
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
@@ -267,7 +267,7 @@ class ReplayedSimulator(GymnasiumSimulator):
     def make_codec(self) -> ReplayCodec:
         """Return the codec, after finding out what wrappers keep and how large actions are."""
         proxy, cache = self._proxy, self._proxy.cache
-        cache.carried = CarriedState(proxy.env, self._copy)
+        cache.carried = self._find_carried()
         self.env.reset(seed=1)
         if self._is_tried:
             _refuse_addresses(self._proxy.env)
@@ -289,6 +289,18 @@ class ReplayedSimulator(GymnasiumSimulator):
             carried_nbytes=self.state_capacity or cache.carried.nbytes,
             episode=episode,
         )
+
+    def _find_carried(self) -> CarriedState:
+        """Return what reads and writes the state that a chain takes over from an episode."""
+        first = self._proxy.env
+        carried = CarriedState(first)
+        if carried.is_empty:
+            return carried
+        used = self._copy()
+        try:
+            return CarriedState(first, used)
+        finally:
+            close_copy(used)
 
     @property
     def seeds_only(self) -> bool:  # type: ignore[override]

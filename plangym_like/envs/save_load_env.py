@@ -9,6 +9,7 @@ is raised if it disagrees.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -25,9 +26,11 @@ from plangym_like.envs.kernel import Kernel, StatesKernel
 from plangym_like.envs.wrapping import drop_generators, first_reset
 from plangym_like.errors import PlangymError, SnapshotError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chains import close_copy, innermost, links
+from plangym_like.snapshots.chain_pickle import ChainPickle
+from plangym_like.snapshots.chains import close_copy, innermost
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.known_wrappers import restorer_of, state_names, visible
+from plangym_like.snapshots.known_wrappers import visible
+from plangym_like.states.random_state import restart
 
 _METHODS = ("save_state", "load_state")
 # Rows hold this generator anyway.
@@ -149,6 +152,32 @@ def _is_plain_array(saved: Any) -> bool:
     return type(saved) is np.ndarray and not saved.dtype.hasobject
 
 
+def _base_restorer(base: Any) -> Callable[[], None] | None:
+    """Return a function that restores the present state of `base`, which was never reset.
+
+    The random generators in its attributes are restored too, because ``save_state`` may leave out
+    one that only resets use. Return ``None`` if ``save_state`` does not work yet.
+    """
+    attributes = vars(base)
+    generators = {
+        name: value for name, value in attributes.items() if isinstance(value, np.random.Generator)
+    }
+    try:
+        kept = {name: copy.deepcopy(each.bit_generator) for name, each in generators.items()}
+        saved = plain_data.encode((base.save_state(),))
+    except Exception:
+        return None
+
+    def restore() -> None:
+        (state,) = plain_data.decode(saved)
+        base.load_state(state)
+        for name, generator in generators.items():
+            restart(generator.bit_generator, copy.deepcopy(kept[name]))
+            attributes[name] = generator
+
+    return restore
+
+
 class SaveLoadSimulator(GymnasiumSimulator):
     """A simulator of a Gymnasium environment that defines its state itself.
 
@@ -163,8 +192,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     The state of the new environment is saved, and restored before the user's first reset. So the
     reset that is taken when the environment is made leaves no trace, such as a higher count of
-    episodes. If ``save_state`` or ``load_state`` does not work before the first reset, all
-    attributes are copied instead.
+    episodes. For an environment with ``state_attributes``, or whose ``save_state`` does not work
+    before the first reset, this is done with a pickle, if it can be pickled.
 
     The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
@@ -207,31 +236,24 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return env
 
     def restorer(self) -> Callable[[], None] | None:
-        """Return a function that restores the new environment and its wrappers."""
-        base: Any = self.base
-        names = state_names(base) or vars(base)
-        others = [value for name, value in vars(base).items() if name not in names]
-        restore_attributes = restorer_of(links(self.env), others)
-        if not _has_methods(base):
-            return restore_attributes
-        try:
-            saved = plain_data.encode((base.save_state(),))
-            base.load_state(*plain_data.decode(saved))
-        except Exception:
-            return restore_attributes
-        restore_wrappers = super().restorer()
-        # These may be used by resets alone.
-        generators = {
-            name: copy.deepcopy(value)
-            for name, value in vars(base).items()
-            if isinstance(value, np.random.Generator)
-        }
+        """Return a function that restores the new environment and its wrappers, if possible."""
+        restore_wrappers = restore_pickle = super().restorer()
+        with contextlib.suppress(SnapshotError):
+            restore_pickle = ChainPickle(self.env).restorer()
+        restore_base = _base_restorer(self.base) if _has_methods(self.base) else None
+        if restore_base is None:
+            return restore_pickle
 
         def restore() -> None:
-            base.load_state(*plain_data.decode(saved))
-            vars(base).update(copy.deepcopy(generators))
-            if restore_wrappers is not None:
-                restore_wrappers()
+            try:
+                restore_base()
+            except Exception:
+                # What save_state returned before the first reset was no state yet.
+                found = restore_pickle
+            else:
+                found = restore_wrappers
+            if found is not None:
+                found()
 
         return restore
 

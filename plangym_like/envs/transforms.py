@@ -11,6 +11,7 @@ themselves.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
         return None
     if not all(map(spaces.is_leaf, (sim.base.observation_space, sim.observation_space))):
         return None
+    if any(map(_holds_environment, transforms)):
+        return None
     action = owned(trial_actions(sim.action_space, kind)[0])
     with state_kept(sim):
         sim.env.reset(seed=0)
@@ -82,6 +85,19 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
     if inner is None or not inner.use_for_frames():
         return None
     return TransformKernel(sim, inner, transforms, (action_kind, type(obs), type(reward)))
+
+
+def _holds_environment(wrapper: Any) -> bool:
+    """Return whether an attribute of `wrapper` other than ``env``, or its item, is an environment.
+
+    The trial of the kernel finds most other ways to read the environment.
+    """
+    values = [value for name, value in vars(wrapper).items() if name != "env"]
+    return any(
+        isinstance(each, gymnasium.Env)
+        for value in values
+        for each in (value, *gc.get_referents(value))
+    )
 
 
 @dataclass(slots=True)
@@ -157,16 +173,23 @@ class TransformKernel(ArrayKernel[InnerRows]):
     def _run(self, step: Callable[..., None], rows: Rows, first: int, last: int) -> None:
         states = given_states(rows.inputs, slice(first, last))
         try:
+            self._check_stand_ins()
             self._batch, self._first = rows, first
             self._restore_wrappers(states)
             with self._without_environments():
                 step(rows, first, last)
+            self._check_stand_ins()
             self._check_wrappers(states)
         except Exception as error:
             # Which row raises what is shown by the wrappers' own steps.
             raise NotVectorisableError from error
 
     # Wrappers
+
+    def _check_stand_ins(self) -> None:
+        """Raise `NotVectorisableError` if a method has ever used the environment."""
+        for stand_in in self._stand_ins:
+            stand_in.check()
 
     def _restore_wrappers(self, states: Row) -> None:
         """Restore the wrappers; all but the step count must be the same in all of `states`."""
@@ -295,9 +318,16 @@ class _NoEnv:
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.action_space, self.observation_space = env.action_space, env.observation_space
+        self._used = ""
 
     def __getattr__(self, name: str) -> Any:
-        raise NotVectorisableError(f"a wrapper uses {name} of its environment")
+        self._used = name
+        self.check()
+
+    def check(self) -> None:
+        """Raise `NotVectorisableError` if a method has used the environment, now or before."""
+        if self._used:
+            raise NotVectorisableError(f"a wrapper uses {self._used} of its environment")
 
 
 def _methods(wrappers: Iterable[Any], name: str) -> list[Callable[[Any], Any]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -20,14 +21,16 @@ from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.chain_state import ChainState
-from plangym_like.snapshots.chains import links, scatter_sets
+from plangym_like.snapshots.chains import links, reachable, scatter_sets
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
+    is_handle,
     is_ordinary,
     kind_of,
     own_pickling,
     qualified_name,
 )
+from plangym_like.snapshots.known_wrappers import StateOwner
 from plangym_like.snapshots.object_pickle import ObjectPickle
 from plangym_like.states import random_state
 
@@ -70,6 +73,7 @@ class ChainPickle(ChainState):
             _check_class(links(env)[-1])
         super().__init__(env, base=True)
         self._generator = _OwnGenerator(links(env)[-1])
+        self._references |= {f"link {number}": link for number, link in enumerate(links(env))}
         self._places = {id(thing): place for place, thing in self._references.items()}
         self._pickle = ObjectPickle(self)
 
@@ -81,19 +85,23 @@ class ChainPickle(ChainState):
 
     def thing_at(self, place: str) -> Any:
         """Return the object that was found at `place`."""
-        if place == "np_random":
-            return self._generator.present()
+        if place.partition(".")[0] == "np_random":
+            return self._generator.thing_at(place)
         if place not in self._references:
             raise SnapshotError(f"a state row refers to {place}, which this process does not have")
         return self._references[place]
 
-    def _note_constant(self, place: str, value: Any) -> None:
-        if value is not None and id(value) not in self._seen:
-            self._refer(place, value)
-
-    def _note(self, place: str, thing: Any) -> None:
-        if isinstance(thing, CONFIGURATION) and not isinstance(thing, _BY_VALUE):
-            self._refer(place, thing)
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        self._seen |= self._links
+        for name, value in vars(link).items():
+            place = f"{owner.place}.{name}"
+            if name in owner.fixed:
+                if value is not None and id(value) not in self._links:
+                    self._refer(place, value)
+            elif getattr(owner.kind, "state_attributes", None) is None and not is_handle(value):
+                for inner, thing in reachable(value, place, self._seen):
+                    if isinstance(thing, CONFIGURATION) and not isinstance(thing, _BY_VALUE):
+                        self._refer(inner, thing)
 
     def encoded(self) -> bytes:
         try:
@@ -134,11 +142,8 @@ class ChainPickle(ChainState):
         if type(generator := base.get("_np_random")) is tuple:
             base["_np_random"] = self._generator.write(generator)
         for owner, state in zip(self.owners, values, strict=True):
-            if owner.names is None:
-                owner.write(state)
-            else:
-                found = [state.pop(name) for name in owner.names]
-                owner.write([*found, state] if owner.grows else found)
+            names = owner.names
+            owner.write(state if names is None else [state[name] for name in names])
 
     def _encode(self, values: list[Any]) -> bytes:
         return self._pickle.dumps(values)
@@ -174,9 +179,9 @@ class _OwnGenerator:
         return memory, self._spawner(generator)
 
     def write(self, state: tuple[bytes, Any]) -> Any:
-        """Set the state of the generator that `present` has returned, and return it."""
+        """Set the state of the generator that `thing_at` has returned, and return it."""
         memory, spawner = state
-        generator = self.present()
+        generator = self._present()
         if spawner != self._spawner(generator):
             entropy, key, size, count = spawner
             fresh: Any = np.random.SeedSequence(
@@ -201,12 +206,23 @@ class _OwnGenerator:
         return spawner
 
     def place_of(self, thing: Any) -> str | None:
-        """Return ``"np_random"`` if `thing` is the generator, or ``None``."""
-        is_own = thing is self._known and thing is self._base._np_random and thing is not None
-        return "np_random" if is_own else None
+        """Return the place of the generator, its bit generator or its seeds, or ``None``."""
+        generator = self._known
+        if generator is None or self._base._np_random is not generator:
+            return None
+        if thing is generator:
+            return "np_random"
+        if thing is generator.bit_generator:
+            return "np_random.bit_generator"
+        is_seeds = thing is generator.bit_generator.seed_seq
+        return "np_random.bit_generator.seed_seq" if is_seeds else None
 
-    def present(self) -> Any:
-        """Return the present generator, or the last one, or a new one."""
+    def thing_at(self, place: str) -> Any:
+        """Return the object at `place`: of the present generator, of the last one, or a new one."""
+        _, _, path = place.partition(".")
+        return attrgetter(path)(self._present()) if path else self._present()
+
+    def _present(self) -> Any:
         generator = self._base.__dict__.get("_np_random")
         if generator is None or not (generator is self._known or self._is_usual(generator)):
             if self._known is None:

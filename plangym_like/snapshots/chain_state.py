@@ -3,8 +3,9 @@
 The state of Gymnasium's own wrappers consists of the attributes that their ``step`` changes. The
 state of a wrapper whose class has ``state_attributes = ("name", ...)`` consists of these
 attributes. The state of any other wrapper consists of every attribute that is not configuration
-(spaces, functions, classes and similar objects, see `plangym_like.snapshots.configuration`), with
-all that it holds. Each wrapper has a `StateOwner`; so has an object that a wrapper calls.
+(spaces, functions, classes and similar objects, see `plangym_like.snapshots.configuration`). If an
+attribute is an object of an ordinary Python class, the attributes of this object are part of the
+state too. Each object that has state gets a `StateOwner`.
 
 `WrapperState` encodes the state of wrappers as plain data, from which no code runs. `ChainPickle`
 pickles that of the environment and its wrappers.
@@ -15,9 +16,8 @@ changes only its own statistics; with ``update_running_mean`` false the statisti
 depend on the process, and differ from run to run.
 
 What Python code keeps outside of these objects, in a class, a module, a closure or a cache, is not
-state. An object in an attribute of the environment belongs to it, also if a wrapper holds it. If
-they share an array, or an object elsewhere, the wrapper has a separate one after a restore; such a
-wrapper must keep a copy.
+state. If a wrapper and the environment share an array, the wrapper has a separate array after a
+restore; such a wrapper must keep a copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import abc
 import enum
 import types
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -37,20 +37,13 @@ from numpy.typing import NDArray
 from plangym_like.batch import spaces
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chains import (
-    CONSTANT,
-    innermost,
-    links,
-    note_on_sets,
-    reachable,
-    scatter_sets,
-)
+from plangym_like.snapshots.chains import CONSTANT, links, note_on_sets, reachable, scatter_sets
 from plangym_like.snapshots.configuration import (
     is_configuration,
     is_handle,
-    is_object,
     is_ordinary,
     kind_of,
+    own_pickling,
     qualified_name,
 )
 from plangym_like.snapshots.known_wrappers import (
@@ -63,6 +56,7 @@ from plangym_like.snapshots.known_wrappers import (
     state_names,
     visible,
 )
+from plangym_like.states.random_state import make_generator
 from plangym_like.states.rows import Row, padded
 
 _NUMBER = np.dtype("<i8")
@@ -81,8 +75,6 @@ class ChainState(abc.ABC):
         attributes that ``reset`` adds.
     base : bool
         Whether to walk through the attributes of the environment inside the wrappers, too.
-    shared : dict, optional
-        Objects, by name, that do not belong to the wrappers. They are encoded as references.
 
     Attributes
     ----------
@@ -100,19 +92,17 @@ class ChainState(abc.ABC):
         A wrapper cannot be saved; the message names it and the attribute, and says what to do.
     """
 
-    def __init__(
-        self, env: gymnasium.Env[Any, Any], *, base: bool, shared: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], *, base: bool) -> None:
         self._env = env
         self.unordered = ""
         self.scatters = False
         chain = links(env)
+        self._links = {id(link) for link in chain}
         self._fingerprint_fields = describe_wrappers(env)
         self.owners: list[StateOwner] = []
         # Objects that are encoded as references, by the place where they were found.
-        self._references: dict[str, Any] = {f"link {at}": link for at, link in enumerate(chain)}
-        self._references |= shared or {}
-        self._seen = {id(thing) for thing in self._references.values()}
+        self._references: dict[str, Any] = {}
+        self._seen: set[int] = set()
         foreign = False
         for link in [*visible(env), *chain[-1:]] if base else visible(env):
             reason = impossible(link)
@@ -123,30 +113,39 @@ class ChainState(abc.ABC):
             constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
             fixed = {name: value for name, value in vars(link).items() if name in constant}
             name, names = type(link).__name__, state_names(link, within_others=foreign)
-            grows = foreign and names is not None and is_known(link)
             foreign = foreign or not is_known(link)
-            owner = StateOwner(name, link, names, fixed, grows=grows)
-            if names != () or grows:
+            owner = StateOwner(name, link, names, fixed)
+            if names != ():
                 self.owners.append(owner)
-            self._walk_link(owner)
+            self._walk_link(owner, link)
 
-    def _walk_link(self, owner: StateOwner) -> None:
-        """Walk through the attributes of a wrapper or an environment."""
-        is_listed = getattr(type(owner.thing), "state_attributes", None) is not None
-        for name, value in list(vars(owner.thing).items()):
-            if name in owner.fixed:
-                self._note_constant(f"{owner.place}.{name}", value)
-            elif owner.names is None or (callable(value) and not is_listed):
-                self._walk_attribute(owner, name, value)
+    def restorer(self) -> Callable[[], None]:
+        """Return a function that restores the present state of the chain, before its first reset.
 
-    def _walk_attribute(self, owner: StateOwner, name: str, value: Any) -> None:
-        place = f"{owner.place}.{name}"
-        if owner.names is not None and not is_configuration(value):
-            # A function of a wrapper of Gymnasium that is an object with state.
-            self.owners.append(StateOwner(place, value, None))
-        if not is_handle(value):
-            for inner, thing in reachable(value, place, self._seen):
-                self._note(inner, thing)
+        The function may be called several times. It removes attributes that the first reset
+        creates, except handles, such as windows.
+
+        Raises
+        ------
+        SnapshotError
+            An attribute holds something that cannot be saved.
+        """
+        for owner in self.owners:
+            owner.leave_out_missing()
+        found = [vars(owner.locate()) for owner in self.owners]
+        kept = [dict(attributes) for attributes in found]
+        data = self.encoded()
+
+        def restore() -> None:
+            for attributes, before in zip(found, kept, strict=True):
+                handles = {name: value for name, value in attributes.items() if is_handle(value)}
+                attributes.clear()
+                attributes.update(before | handles)
+            # The data may refer to the generator of the environment, which may be missing now.
+            make_generator(links(self._env)[-1])
+            self.restore(self.decoded(data))
+
+        return restore
 
     def fingerprint_fields(self) -> list[Any]:
         """Return the classes and arguments of the wrappers, outermost first, as JSON data."""
@@ -199,12 +198,8 @@ class ChainState(abc.ABC):
             owner.write(value)
 
     @abc.abstractmethod
-    def _note_constant(self, place: str, value: Any) -> None:
-        """Note an attribute that no step changes."""
-
-    @abc.abstractmethod
-    def _note(self, place: str, thing: Any) -> None:
-        """Note an object that an attribute holds, somewhere inside, at `place`."""
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        """Walk through the attributes of `link`; `owner` reads and writes their values."""
 
     @abc.abstractmethod
     def _encode(self, values: list[Any]) -> bytes:
@@ -233,12 +228,12 @@ class ChainState(abc.ABC):
 
 
 class WrapperValues(ChainState):
-    """The values that all wrappers of a chain keep, as plain data and objects of ordinary classes.
+    """The values that all wrappers of a chain keep, as plain data.
 
     Parameters
     ----------
-    env, shared
-        As in `ChainState`.
+    env : gymnasium.Env
+        The environment with all of its wrappers.
 
     Raises
     ------
@@ -246,48 +241,74 @@ class WrapperValues(ChainState):
         A wrapper cannot be saved; the message names it and the attribute, and says what to do.
     """
 
-    def __init__(
-        self, env: gymnasium.Env[Any, Any], shared: Mapping[str, Any] | None = None
-    ) -> None:
-        if shared is None:  # what a wrapper borrows from the environment belongs to that
-            held: dict[str, Any] = vars(innermost(env))
-            shared = {f"env.{name}": each for name, each in held.items() if is_object(each)}
-        super().__init__(env, base=False, shared=shared)
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env, base=False)
 
-    def _walk_link(self, owner: StateOwner) -> None:
-        if owner.names is None and not is_ordinary(type(owner.thing)):
-            raise self._unsaveable(owner.place, owner.thing)
-        super()._walk_link(owner)
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        if owner.names is None:
+            self._walk_attributes(owner, link)
+        elif getattr(owner.kind, "state_attributes", None) is None:
+            for name, value in vars(link).items():
+                if name not in CONSTANT and callable(value):
+                    locate = _attribute(owner.locate, name)
+                    self._walk_object(f"{owner.place}.{name}", value, locate)
 
-    def _note_constant(self, place: str, value: Any) -> None:
-        pass
+    def _walk_attributes(self, owner: StateOwner, thing: Any) -> None:
+        """Walk through the attributes of `thing`, and exclude configuration from the state."""
+        self._seen.add(id(thing))
+        if not is_ordinary(owner.kind) or own_pickling(owner.kind):
+            raise self._unsaveable(owner.place, thing)
+        for name, value in vars(thing).items():
+            if name in CONSTANT:
+                owner.fixed[name] = value
+                continue
+            if is_handle(value):
+                continue
+            place = f"{owner.place}.{name}"
+            if isinstance(value, enum.Enum) or plain_data.is_plain_kind(value):
+                self._walk_containers(place, value)
+                continue
+            if is_configuration(value) or id(value) in self._links:
+                owner.fixed[name] = value
+            else:
+                owner.constant |= {name}
+            self._walk_object(place, value, _attribute(owner.locate, name))
 
-    def _walk_attribute(self, owner: StateOwner, name: str, value: Any) -> None:
-        if is_configuration(value) and not isinstance(value, enum.Enum):
-            owner.fixed[name] = value
-        super()._walk_attribute(owner, name, value)
+    def _walk_object(self, place: str, value: Any, locate: Callable[[], Any] | None = None) -> None:
+        """Add `value` to the owners of state, unless its type is one that steps do not change.
 
-    def _note(self, place: str, thing: Any) -> None:
-        kind: Any = type(thing)
-        if isinstance(thing, enum.Enum):
-            for member in kind:
-                if not any(member is known for known in self._references.values()):
-                    self._refer(place, member)
-        elif isinstance(thing, gymnasium.Env):
+        Raises
+        ------
+        SnapshotError
+            The state of `value` cannot be saved.
+        """
+        if id(value) in self._links:
+            return
+        if isinstance(value, gymnasium.Env):
             raise SnapshotError(
                 f"{place} cannot be saved: it is another environment, outside the chain of "
                 "wrappers, whose state would be missing from the row; use one environment"
             )
-        elif is_configuration(thing):
-            held: Any = getattr(thing, "__self__", None) if kind is types.MethodType else None
-            if is_object(held) and id(held) not in self._seen:
-                self.owners.append(StateOwner(f"{place} -> {type(held).__name__}", held, None))
-            self._refer(place, thing)
-        elif is_object(thing):
-            if not any(kind is known for known in self._references.values()):
-                self._refer(qualified_name(kind), kind)
-        elif not plain_data.is_plain_kind(thing):
-            raise self._unsaveable(place, thing)
+        if isinstance(value, types.MethodType) and is_ordinary(type(value.__self__)):
+            held = value.__self__
+            self._walk_object(f"{place} -> {type(held).__name__}", held)
+        if not is_configuration(value) and id(value) not in self._seen:
+            owner = StateOwner(place, value, None, locate=locate)
+            self.owners.append(owner)
+            self._walk_attributes(owner, value)
+
+    def _walk_containers(self, place: str, value: Any) -> None:
+        """Register configuration in the container `value`, so that it is encoded as references."""
+        for inner, thing in reachable(value, place, self._seen, into_objects=False):
+            if isinstance(thing, enum.Enum):
+                for member in type(thing):
+                    if not any(member is known for known in self._references.values()):
+                        self._refer(inner, member)
+            elif not plain_data.is_plain_kind(thing):
+                if not (is_configuration(thing) or id(thing) in self._links):
+                    raise self._unsaveable(inner, thing)
+                self._walk_object(inner, thing)
+                self._refer(inner, thing)
 
     # The bytes
 
@@ -317,17 +338,16 @@ class WrapperValues(ChainState):
     ) -> SnapshotError:
         return SnapshotError(
             f"{place} cannot be saved: {reason or kind_of(value) + ' is not plain data'}; keep the "
-            "state of a wrapper in numbers, strings, arrays, lists, dicts, deques, numpy "
-            "Generators, or objects of classes that it holds after its first reset; or name the "
-            "attributes that are its state in its class: state_attributes = ('name', ...); or make "
-            "the environment with snapshot='replay'"
+            "state of a wrapper in numbers, strings, arrays, lists, dicts, deques or numpy "
+            "Generators, or name the attributes that are its state in its class: "
+            "state_attributes = ('name', ...); or make the environment with snapshot='replay'"
         )
 
     def _needed(self, used: int) -> int:
         """Return the number of bytes to reserve, if `used` bytes are used after a reset."""
         needed = _NUMBER.itemsize + _SLACK
         for owner in self.owners:
-            thing, values = owner.thing, owner.read()
+            thing, values = owner.locate(), owner.read()
             if owner.names is None:
                 needed += 2 * self._length(values) + 4 * _SLACK
             for name, value in owner.items(values):
@@ -381,10 +401,10 @@ class WrapperState(WrapperValues):
         self.unordered = self.look_for_sets()
         self.time_limit: Any = None
         self.nbytes: int = 0
-        limits = [each for each in self.owners if type(each.thing) is TimeLimit]
+        limits = [each for each in self.owners if each.kind is TimeLimit]
         if len(limits) == 1:
             (limit,) = limits
-            self.time_limit, self.nbytes = limit.thing, _NUMBER.itemsize
+            self.time_limit, self.nbytes = limit.locate(), _NUMBER.itemsize
             limit.leave_out(_STEPS)
             if limit.names == ():
                 self.owners.remove(limit)
@@ -464,11 +484,8 @@ class WrapperState(WrapperValues):
         named: dict[str, Any] = {}
         for owner, values in zip(self.owners, self._payload(payload), strict=True):
             for name, value in owner.items(values):
-                if type(owner.thing) is TimeLimit and name == _STEPS:
+                if owner.kind is TimeLimit and name == _STEPS:
                     named.setdefault("elapsed_steps", _NO_STEPS if value is None else value)
-                elif is_object(value):
-                    for part, inner in vars(value).items():
-                        named.setdefault(f"{owner.place}.{name}.{part}", inner)
                 else:
                     named.setdefault(f"{owner.place}.{name}", value)
         return named
@@ -492,3 +509,7 @@ def _nbytes_of_one(wrapper: Any) -> int:
         parts = [] if space is None else spaces.leaves(space)
         lengths.append(sum(int(np.prod(shape)) * kind.itemsize + 64 for shape, kind in parts))
     return max(lengths)
+
+
+def _attribute(locate: Callable[[], Any], name: str) -> Callable[[], Any]:
+    return lambda: getattr(locate(), name)

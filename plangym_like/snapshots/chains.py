@@ -147,20 +147,34 @@ def _is_atom(thing: Any) -> bool:
 # defines no ``__hash__`` are hashed by their address, which differs between copies.
 
 
+def sets_in(root: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield place and value of each set in `root`."""
+    for place, thing in reachable(root, name):
+        if isinstance(thing, set | frozenset):
+            yield place, thing
+
+
+def has_addresses(value: Any) -> bool:
+    """Return whether `value`, a set of several items, has one that is hashed by its address.
+
+    Items that all copies of an environment share do not count (classes, functions, members of an
+    enumeration).
+    """
+    return len(value) > 1 and any(map(_hashes_by_address, list(value)))
+
+
 def note_on_sets(root: Any, name: str) -> str:
     """Return a message about a set in `root` with items that hash by their address, or ``""``.
 
-    Its order differs between copies of an environment, whatever a trial shows. Items that all
-    copies share do not count (classes, functions, members of an enumeration).
+    Its order differs between copies of an environment, whatever a trial shows.
     """
-    for place, found in reachable(root, name):
-        if isinstance(found, set | frozenset) and len(found) > 1:
-            if any(map(_hashes_by_address, list(found))):
-                return (
-                    f"{place} is a set of objects that hash by their address, so each copy of the "
-                    "environment may iterate over it in another order; keep the objects as the "
-                    "keys of a dict, which keeps their order"
-                )
+    for place, found in sets_in(root, name):
+        if has_addresses(found):
+            return (
+                f"{place} is a set of objects that hash by their address, so each copy of the "
+                "environment may iterate over it in another order; keep the objects as the keys of "
+                "a dict, which keeps their order"
+            )
     return ""
 
 

@@ -147,24 +147,6 @@ def own_pickling(kind: type) -> str | None:
     return None
 
 
-@functools.cache
-def is_made_simply(kind: Any) -> bool:
-    """Return whether a new object of class `kind` needs nothing but its attributes.
-
-    This is true for ordinary classes (see `is_ordinary`) that customise neither the making of
-    objects nor pickling, and own nothing that a copy would release, too (``__del__``).
-    """
-    if kind.__new__ is not object.__new__ or not is_ordinary(kind) or own_pickling(kind):
-        return False
-    return not any(hasattr(kind, f"__{name}__") for name in ("getnewargs", "getnewargs_ex", "del"))
-
-
-def is_object(value: Any) -> bool:
-    """Return whether `value` is an object of a class that `is_made_simply`."""
-    kind: Any = type(value)
-    return is_made_simply(kind)
-
-
 def qualified_name(thing: Any) -> str:
     """Return the module and name of a class or function, joined by a dot.
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import pickle
 import random
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -29,10 +27,8 @@ from plangym_like.snapshots.configuration import (
 from plangym_like.snapshots.known_wrappers import is_transparent
 
 _LONGEST = 60
-# If so many seconds have passed after two steps, an episode of a trial ends.
-SECONDS = 1.0
 # Attributes that no step changes; they are not compared.
-IDLE = CONSTANT | {"_np_random_seed"}
+_IDLE = CONSTANT | {"_np_random_seed"}
 
 
 def difference(
@@ -110,7 +106,7 @@ def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
             if is_configuration(thing) or not is_ordinary(type(thing)):
                 continue
             for name, value in vars(thing).items():
-                if name not in IDLE and not (is_configuration(value) or is_handle(value)):
+                if name not in _IDLE and not (is_configuration(value) or is_handle(value)):
                     with contextlib.suppress(SnapshotError):
                         found[f"{place}.{name}"] = plain_data.encode(value)
     return found
@@ -119,38 +115,6 @@ def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
 def differing_attributes(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
     """Return the names of attributes whose data differ between two environments."""
     return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
-
-
-def attributes_alone(base: Any, resets: int, steps: int) -> Iterator[dict[str, bytes]]:
-    """Yield the `attributes` of an environment without its wrappers, after each reset and step.
-
-    It is reset `resets` times, because variables may have the same values in two resets. The first
-    two episodes have up to `steps` steps.
-    """
-    space = copy.deepcopy(base.action_space)
-    space.seed(0)
-    for seed in range(resets):
-        base.reset(seed=seed)
-        yield attributes(base)
-        for _ in while_quick(range(steps if seed < 2 else 0)):
-            ended = base.step(space.sample())[2:4]
-            yield attributes(base)
-            if any(ended):
-                break
-
-
-def names_of_variables(seen: Sequence[dict[str, bytes]]) -> set[str]:
-    """Return the names of attributes that do not have the same data in all of `seen`."""
-    return {name for after in seen for name in differing_attributes(seen[0], after)}
-
-
-def while_quick(actions: Iterable[Any]) -> Iterator[Any]:
-    """Yield `actions`, but only the first two of them if their steps take more than a second."""
-    until = time.perf_counter() + SECONDS
-    for step, action in enumerate(actions):
-        if step >= 2 and time.perf_counter() > until:
-            return
-        yield action
 
 
 def _parts_of(thing: Any) -> dict[str, Any] | None:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
-from gymnasium.wrappers.utils import RunningMeanStd
 from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.chains import CONSTANT, chain, reachable
 from plangym_like.snapshots.configuration import (
-    FUNCTIONS,
     NO_HANDLES,
     describe,
-    is_configuration,
     is_handle,
+    kind_of,
     qualified_name,
 )
 from plangym_like.states.random_state import restart
@@ -35,29 +31,59 @@ class Forwarding(gymnasium.Wrapper[Any, Any, Any, Any]):
 # Wrappers that only check how an environment is called.
 _CHECKING = (OrderEnforcing, PassiveEnvChecker)
 _OWN = "gymnasium.wrappers."
-# The attributes of Gymnasium's wrappers (versions 1.1 to 1.4) that their steps only read. All
-# others, also those of later versions, are state.
-_SETTINGS: dict[str, str] = {
+# The attributes of Gymnasium's wrappers (versions 1.1 to 1.4): those that `step` changes and reads
+# later, and all others. A wrapper that has any more is of another version, and not known.
+_KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
     "atari_preprocessing.AtariPreprocessing": (
-        "noop_max frame_skip screen_size terminal_on_life_loss scale_obs grayscale_obs "
-        "grayscale_newaxis"
+        ("lives", "game_over", "obs_buffer"),
+        (
+            "noop_max frame_skip screen_size terminal_on_life_loss scale_obs grayscale_obs "
+            "grayscale_newaxis"
+        ),
     ),
-    "common.Autoreset": "",
-    "common.RecordEpisodeStatistics": "_stats_key",
-    "common.TimeLimit": "_max_episode_steps",
-    "rendering.AddWhiteNoise": "probability_of_noise_per_pixel is_noise_grayscale",
-    "rendering.ObstructView": "obstruction_centers_ratio obstruction_width is_noise_grayscale",
-    "stateful_action.RepeatAction": "num_repeats",
-    "stateful_action.StickyAction": "repeat_action_probability repeat_action_duration_range",
-    "stateful_observation.DelayObservation": "delay",
-    "stateful_observation.FrameStackObservation": "padding_type padding_value stack_size",
-    "stateful_observation.MaxAndSkipObservation": "_skip",
-    "stateful_observation.NormalizeObservation": "epsilon",
-    "stateful_observation.TimeAwareObservation": "flatten normalize_time max_timesteps",
-    "stateful_reward.NormalizeReward": "gamma epsilon",
+    "common.Autoreset": (("autoreset",), ""),
+    "common.RecordEpisodeStatistics": (
+        ("episode_count", "episode_returns", "episode_lengths", "return_queue", "length_queue"),
+        "episode_start_time time_queue _stats_key",
+    ),
+    "common.TimeLimit": (("_elapsed_steps",), "_max_episode_steps"),
+    "rendering.AddWhiteNoise": ((), "probability_of_noise_per_pixel is_noise_grayscale func"),
+    "rendering.ObstructView": (
+        (),
+        "obstruction_centers_ratio obstruction_width is_noise_grayscale func",
+    ),
+    "stateful_action.RepeatAction": ((), "num_repeats"),
+    "stateful_action.StickyAction": (
+        ("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"),
+        "repeat_action_probability repeat_action_duration_range",
+    ),
+    "stateful_observation.DelayObservation": (("observation_queue",), "delay"),
+    "stateful_observation.FrameStackObservation": (
+        ("obs_queue",),
+        "padding_type padding_value stack_size stacked_obs",
+    ),
+    "stateful_observation.MaxAndSkipObservation": (("_obs_buffer",), "_skip"),
+    "stateful_observation.NormalizeObservation": (
+        ("_update_running_mean", "obs_rms.mean", "obs_rms.var", "obs_rms.count"),
+        "epsilon",
+    ),
+    "stateful_observation.TimeAwareObservation": (
+        ("timesteps",),
+        (
+            "flatten normalize_time max_timesteps _time_preprocess_func _append_data_func "
+            "_obs_postprocess_func"
+        ),
+    ),
+    "stateful_reward.NormalizeReward": (
+        (
+            *("_update_running_mean", "discounted_reward"),
+            *("return_rms.mean", "return_rms.var", "return_rms.count"),
+        ),
+        "gamma epsilon",
+    ),
 }
-# Times of this process, and memory that each step fills anew: they are never state.
-_PASSING = frozenset(["episode_start_time", "time_queue", "stacked_obs"])
+# When an episode began, in seconds of this process.
+_CLOCK = "episode_start_time"
 _UNCHANGING: tuple[str, ...] = ("transform_action.", "transform_observation.", "transform_reward.")
 _UNCHANGING += ("jax_to_numpy.",)
 _FOREIGN = (
@@ -90,11 +116,11 @@ def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
 
 
 def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...] | None:
-    """Return the names of the attributes that are the state of `wrapper`; ``None`` means all.
+    """Return the names of the attributes that are the state of `wrapper`; ``None`` if unknown.
 
     The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``. A
-    wrapper from outside Gymnasium may change any attribute of the wrappers inside it, such as the
-    length of a time limit. With ``within_others=True``, settings that are numbers are therefore
+    wrapper from outside Gymnasium may change the settings of the wrappers inside it, such as the
+    length of a time limit. With ``within_others=True``, all settings that are numbers are therefore
     state, too.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
@@ -104,32 +130,40 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
         listed = [item if isinstance(item, str) else item[0] for item in declared]
         is_listed = isinstance(wrapper, gymnasium.Wrapper) or "_np_random" in listed
         return (*listed,) if is_listed else (*listed, "_np_random")
-    if not is_known(wrapper):
-        return None
-    kind = qualified_name(type(wrapper)).removeprefix(_OWN)
-    if kind not in _SETTINGS:  # it only applies a function
-        return None if within_others else ()
-    settings = _SETTINGS[kind].split()
-    names: list[str] = []
-    for name, value in vars(wrapper).items():
-        if name in CONSTANT or name in _PASSING or callable(value):
-            continue
-        if name in settings and not (within_others and type(value) in (bool, int, float)):
-            continue
-        if isinstance(value, RunningMeanStd):
-            names += [f"{name}.{part}" for part in vars(value)]
-        else:
-            names.append(name)
-    return (*names,)
+    names = _known_names(wrapper)
+    if names:
+        try:
+            attrgetter(*names)(wrapper)
+        except AttributeError:
+            # Another version of Gymnasium: every attribute may change.
+            return None
+    if names is not None and within_others:
+        names += tuple(
+            name
+            for name, value in vars(wrapper).items()
+            if type(value) in (bool, int, float) and name not in (*names, *CONSTANT, _CLOCK)
+        )
+    return names
 
 
 def is_known(wrapper: Any) -> bool:
     """Return whether `wrapper` is one of Gymnasium's own wrappers whose state is known."""
-    if is_transparent(wrapper):
-        return True
+    return is_transparent(wrapper) or _known_names(wrapper) is not None
+
+
+def _known_names(wrapper: Any) -> tuple[str, ...] | None:
+    """Return the attributes that a wrapper of Gymnasium changes; ``None`` for other wrappers."""
     name = qualified_name(type(wrapper))
-    kind = name.removeprefix(_OWN)
-    return kind != name and (kind in _SETTINGS or kind.startswith(_UNCHANGING))
+    if not name.startswith(_OWN):
+        return None
+    name = name.removeprefix(_OWN)
+    if name.startswith(_UNCHANGING):
+        return ()
+    names, others = _KNOWN.get(name, (None, ""))
+    if names is None:
+        return None
+    known = {each.partition(".")[0] for each in names}.union(CONSTANT, ["step"], others.split())
+    return names if vars(wrapper).keys() <= known else None
 
 
 def is_foreign_env(base: gymnasium.Env[Any, Any]) -> bool:
@@ -197,16 +231,18 @@ class StateOwner:
     fixed : dict, optional
         The values of attributes that are configuration. Such an attribute is state only if it is
         another object now.
-    grows : bool
-        Whether `names` are not all: attributes that the object gets later are state, too.
+    locate : callable, optional
+        Returns the current object, if a wrapper may replace it in ``reset``.
 
     Attributes
     ----------
+    kind : type
+        The class of the object.
     constant : set of str
         Attributes that are never state of this object.
     """
 
-    __slots__ = ("_first", "_get", "constant", "fixed", "grows", "names", "place", "thing")
+    __slots__ = ("_get", "_locate", "_thing", "constant", "fixed", "kind", "names", "place")
 
     def __init__(
         self,
@@ -214,13 +250,12 @@ class StateOwner:
         thing: Any,
         names: tuple[str, ...] | None,
         fixed: dict[str, Any] | None = None,
-        *,
-        grows: bool = False,
+        locate: Callable[[], Any] | None = None,
     ) -> None:
-        self.place, self.thing = place, thing
-        self.constant = _PASSING | {"_cached_spec"} if is_known(thing) else {"_cached_spec"}
+        self.place, self.kind = place, type(thing)
+        self._thing, self._locate = thing, locate
+        self.constant = frozenset(["_cached_spec"])
         self.fixed: dict[str, Any] = {} if fixed is None else fixed
-        self.grows, self._first = grows, frozenset(vars(thing)) if grows else frozenset()
         self._set_names(names)
 
     def leave_out(self, name: str) -> None:
@@ -237,19 +272,33 @@ class StateOwner:
             (lambda thing: (one(thing),)) if names and len(names) == 1 else one
         )
 
+    def locate(self) -> Any:
+        """Return the current object."""
+        if self._locate is None:
+            return self._thing
+        try:
+            thing = self._locate()
+        except AttributeError as error:
+            raise SnapshotError(f"{self.place} no longer exists: {error}") from error
+        if type(thing) is not self.kind:
+            raise SnapshotError(
+                f"{self.place} was an object of class {qualified_name(self.kind)} when the "
+                f"environment was made and is {kind_of(thing)} now; keep one object, or plain data"
+            )
+        return thing
+
     def read(self) -> Any:
         """Return the state: a tuple in the order of `names`, or a dict if `names` is ``None``.
 
-        The keys of the dict are sorted. If the object `grows`, the last item of the tuple is a dict
-        of what it got later.
+        The keys of the dict are sorted.
         """
+        thing = self._thing if self._locate is None else self.locate()
         if self.names is not None:
             try:
-                values = self._get(self.thing)
+                return self._get(thing)
             except AttributeError as error:
                 raise SnapshotError(f"{self.place} cannot be saved: {error}") from error
-            return (*values, self._added()) if self.grows else values
-        attributes, fixed, constant = self.thing.__dict__, self.fixed, self.constant
+        attributes, fixed, constant = thing.__dict__, self.fixed, self.constant
         state = {}
         for name in sorted(attributes):
             value = attributes[name]
@@ -261,15 +310,16 @@ class StateOwner:
 
     def write(self, state: Any) -> None:
         """Set the state of the object to `state`; ``fits(state)`` must be true."""
-        attributes = self.thing.__dict__
+        thing = self._thing if self._locate is None else self.locate()
         if self.names is not None:
-            set_attributes(self.thing, zip(self.names, state, strict=not self.grows))
-            if self.grows:
-                for name in self._added().keys() - state[-1].keys():
-                    del attributes[name]
-                attributes.update(state[-1])
+            for name, value in zip(self.names, state, strict=True):
+                path, _, last = name.rpartition(".")
+                setattr(attrgetter(path)(thing) if path else thing, last, value)
             return
-        handles = handles_in(attributes)
+        attributes, handles = thing.__dict__, {}
+        for name, value in attributes.items():
+            if type(value) not in NO_HANDLES and is_handle(value):
+                handles[name] = value
         attributes.update(self.fixed)
         attributes.update(state)
         if handles:
@@ -281,93 +331,26 @@ class StateOwner:
     def fits(self, state: Any) -> bool:
         """Return whether `state` has the form of this object's state."""
         if self.names is not None:
-            return type(state) is tuple and len(state) == len(self.names) + self.grows
+            return type(state) is tuple and len(state) == len(self.names)
         return type(state) is dict and self.constant.isdisjoint(state)
 
     def items(self, state: Any) -> Iterator[tuple[str, Any]]:
         """Yield the name and value of each attribute in `state`."""
-        if self.names is None:
-            yield from state.items()
-        else:
-            yield from zip(self.names, state, strict=not self.grows)
-            yield from state[-1].items() if self.grows else ()
+        yield from state.items() if self.names is None else zip(self.names, state, strict=True)
 
-    def _added(self) -> dict[str, Any]:
-        """Return the attributes that the object did not have at first."""
-        attributes = self.thing.__dict__
-        if len(attributes) == len(self._first):
-            return {}
-        return {name: attributes[name] for name in sorted(attributes.keys() - self._first)}
+    def leave_out_missing(self) -> None:
+        """Leave out the named attributes that the object does not have yet."""
+        if self.names is not None:
+            thing = self.locate()
+            self._set_names(tuple(name for name in self.names if _has(thing, name)))
 
 
-def set_attributes(thing: Any, values: Iterable[tuple[str, Any]]) -> None:
-    """Set attributes of `thing`; a dotted name is an attribute of an attribute."""
-    for name, value in values:
-        path, _, last = name.rpartition(".")
-        setattr(attrgetter(path)(thing) if path else thing, last, value)
-
-
-def handles_in(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return those of `attributes` that are windows, images, clocks or locks."""
-    return {
-        name: value
-        for name, value in attributes.items()
-        if type(value) not in NO_HANDLES and is_handle(value)
-    }
-
-
-class _Memo(dict[int, Any]):
-    """The memo of `copy.deepcopy`, which notes in `read` what was found in it."""
-
-    def __init__(self, given: dict[int, Any]) -> None:
-        super().__init__(given)
-        self.read: set[int] = set()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        self.read.add(key)
-        return super().get(key, default)
-
-
-def restorer_of(things: Sequence[Any], shared: Iterable[Any] = ()) -> Callable[[], None]:
-    """Return a function that gives all `things` the attributes back that they have now.
-
-    It may be called several times. Attributes are copied, with all that they hold. Not copied are
-    configuration, handles (such as windows), what cannot be copied, and `things` and `shared`.
-    """
-    kept_as_is = {id(thing): thing for thing in (*things, *shared)}
-    seen = {*kept_as_is}
-    for thing in things:
-        for name, value in vars(thing).items():
-            for _, inner in reachable(value, name, seen):
-                if is_handle(inner) or (
-                    is_configuration(inner) and not isinstance(inner, FUNCTIONS)
-                ):
-                    kept_as_is[id(inner)] = inner
-
-    def copied(all_attributes: Iterable[dict[str, Any]], memo: Any) -> list[dict[str, Any]]:
-        found = []
-        for attributes in all_attributes:
-            copies = dict(attributes)
-            for name in attributes.keys() - CONSTANT:
-                with contextlib.suppress(Exception):
-                    copies[name] = copy.deepcopy(attributes[name], memo)
-            found.append(copies)
-        return found
-
-    memo = _Memo(kept_as_is)
-    kept = copied(map(vars, things), memo)
-    # All others may be released when the environment is closed.
-    needed = {key: kept_as_is[key] for key in memo.read & kept_as_is.keys()}
-    del kept_as_is, memo
-
-    def restore() -> None:
-        for thing, attributes in zip(things, copied(kept, dict(needed)), strict=True):
-            now = vars(thing)
-            handles = handles_in(now)
-            now.clear()
-            now.update(attributes | handles)
-
-    return restore
+def _has(thing: Any, name: str) -> bool:
+    try:
+        attrgetter(name)(thing)
+    except AttributeError:
+        return False
+    return True
 
 
 def restart_generators(values: Iterable[Any], but: Iterable[Any], seed: int) -> None:

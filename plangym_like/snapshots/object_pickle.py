@@ -24,7 +24,7 @@ import types
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -38,9 +38,10 @@ from plangym_like.snapshots.configuration import (
     class_named,
     is_figure,
     is_handle_kind,
-    is_made_simply,
+    is_ordinary,
     kind_of,
     number_of,
+    own_pickling,
 )
 from plangym_like.snapshots.plain_data import in_order_of_memory
 
@@ -55,6 +56,16 @@ _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
 _KINDS = "biufcSU"
 
 
+class Names(Protocol):
+    """The objects that pickles refer to by name."""
+
+    def place_of(self, thing: Any) -> str | None:
+        """Return the name of `thing` if it is pickled as a reference, or ``None``."""
+
+    def thing_at(self, place: str) -> Any:
+        """Return the object that has this name."""
+
+
 class _CycleError(Exception):
     """An object refers to itself, through other objects or not."""
 
@@ -64,12 +75,11 @@ class ObjectPickle:
 
     Parameters
     ----------
-    names : object
-        Knows the objects that are pickled as references: ``place_of(thing)`` returns the name of
-        one, or ``None`` for any other object, and ``thing_at(name)`` returns the object.
+    names : Names
+        The objects that are pickled as references.
     """
 
-    def __init__(self, names: Any) -> None:
+    def __init__(self, names: Names) -> None:
         self._reducers = Reducers(names)
         self._stream = BytesIO()
         self._pickler = _Pickler(self._stream, 5)
@@ -190,7 +200,7 @@ class Reducers(dict[type, Reducer]):
         Whether objects refer to each other in cycles.
     """
 
-    def __init__(self, names: Any) -> None:
+    def __init__(self, names: Names) -> None:
         self._names = names
         self.has_cycles = False
         self.begun: set[int] | None = None
@@ -246,7 +256,7 @@ class Reducers(dict[type, Reducer]):
             return _refusing(reason)
         if issubclass(kind, CONFIGURATION):
             return self._unless_named(_as_usual)
-        if is_made_simply(kind):
+        if is_ordinary(kind) and own_pickling(kind) is None and _is_made_simply(kind):
             return self._reducer_by_attributes(kind)
         return _as_usual
 
@@ -328,6 +338,12 @@ class Reducers(dict[type, Reducer]):
         if found is None:
             raise TypeError(f"{module}.{name} is another class now")
         return found
+
+
+def _is_made_simply(kind: Any) -> bool:
+    """Return whether the constructor of `kind` needs no arguments, and keeps no list of objects."""
+    own = hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__")
+    return kind.__new__ is object.__new__ and not own
 
 
 def _can_be_set(kind: Any, names: tuple[str, ...]) -> bool:
@@ -414,7 +430,7 @@ _NEW_SEEDS: Any = np.random.SeedSequence(0).__reduce__()[:2]
 
 
 def _thing(place: str) -> Any:
-    """Stand for ``names.thing_at`` in pickles."""
+    """Stand for `Names.thing_at` in pickles."""
     raise KeyError(place)
 
 

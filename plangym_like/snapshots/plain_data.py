@@ -19,7 +19,6 @@ tag                 what follows
 ``d o C D``         a length, then keys and values; ``D`` has its factory's number first
 ``g``               the 40 bytes of `plangym_like.states.random_state`
 ``r``               number of an earlier mutable object, to which this is a reference
-``O``               number of a known class, then the dict of an object's attributes
 ==================  ============================================================================
 
 Shared objects stay shared, including cycles. Arrays that share memory become separate arrays. A
@@ -63,8 +62,7 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
         Plain data.
     known : sequence
         Objects that are written as references; `decode` needs the corresponding objects in the
-        same order. Objects of classes among them are written with all of their attributes; such a
-        class must be `is_made_simply`.
+        same order.
 
     Raises
     ------
@@ -127,12 +125,9 @@ class _Writer:
             return
         writer = _WRITERS.get(kind)
         if writer is None:
-            if isinstance(value, np.generic):
-                writer = _put_scalar
-            elif id(kind) in self.numbers:
-                writer = _put_object
-            else:
+            if not isinstance(value, np.generic):
                 raise SnapshotError(f"{_name_of(kind)} is not plain data")
+            writer = _put_scalar
         if self.depth >= _MAX_DEPTH:
             raise SnapshotError(f"data nested more than {_MAX_DEPTH} levels deep is not plain data")
         self.depth += 1
@@ -247,12 +242,6 @@ def _put_generator(writer: _Writer, value: np.random.Generator) -> None:
     writer.parts.append(b"g" + random_state.save_generator(value))
 
 
-def _put_object(writer: _Writer, value: Any) -> None:
-    writer.remember(value)
-    writer.parts.append(b"O" + _COUNT.pack(writer.numbers[id(type(value))]))
-    writer.put(vars(value))
-
-
 _WRITERS: dict[type, Callable[[_Writer, Any], None]] = {
     type(None): lambda writer, value: writer.parts.append(b"N"),
     bool: lambda writer, value: writer.parts.append(b"T" if value else b"F"),
@@ -296,9 +285,8 @@ def _array_head(
 
 
 def _name_of(kind: type) -> str:
-    # SWIG creates classes without a module.
-    module = getattr(kind, "__module__", "builtins")
-    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
 
 
 # Reading
@@ -446,12 +434,6 @@ def _get_generator(reader: _Reader) -> Any:
     return reader.remember(generator)
 
 
-def _get_object(reader: _Reader) -> Any:
-    value = reader.remember(object.__new__(_get_reference(reader)))
-    vars(value).update(reader.get())
-    return value
-
-
 def _get_reference(reader: _Reader) -> Any:
     number = reader.unpack(_COUNT)
     if number >= len(reader.seen):
@@ -483,7 +465,6 @@ _READERS: dict[bytes, Callable[[_Reader], Any]] = {
     b"D": _get_mapping(defaultdict),
     b"g": _get_generator,
     b"r": _get_reference,
-    b"O": _get_object,
 }
 
 

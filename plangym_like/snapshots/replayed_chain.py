@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import gymnasium
@@ -29,22 +29,9 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import Change, Start
 from plangym_like.snapshots.chain_state import WrapperValues
-from plangym_like.snapshots.chains import ATOMS, close_copy, innermost, links
+from plangym_like.snapshots.chains import ATOMS, CONSTANT, innermost, links
 from plangym_like.snapshots.configuration import kind_of
-from plangym_like.snapshots.differences import (
-    IDLE,
-    attributes,
-    attributes_alone,
-    difference,
-    names_of_variables,
-)
-from plangym_like.snapshots.known_wrappers import (
-    Forwarding,
-    StateOwner,
-    foreign_wrappers,
-    is_known,
-    set_attributes,
-)
+from plangym_like.snapshots.known_wrappers import Forwarding, StateOwner, foreign_wrappers, is_known
 from plangym_like.snapshots.replay import CachedCopy, ReplayCache
 from plangym_like.states import random_state
 from plangym_like.states.rows import padded
@@ -262,13 +249,9 @@ class _Owners(WrapperValues):
     """
 
     def __init__(self, env: _Env) -> None:
-        held = {
-            f"env.{name}": value
-            for name, value in vars(innermost(env)).items()
-            if not isinstance(value, (*ATOMS, tuple))
-        }
-        self._held = {id(value) for value in held.values()}
-        super().__init__(env, held)
+        held = vars(innermost(env)).values()
+        self._held = {id(value) for value in held if not isinstance(value, (*ATOMS, tuple))}
+        super().__init__(env)
         self.named: dict[str, StateOwner] = {}
         for owner in self.owners:
             name = owner.place
@@ -276,10 +259,14 @@ class _Owners(WrapperValues):
                 name += "'"
             self.named[name] = owner
 
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        self._links |= self._held
+        super()._walk_link(owner, link)
+
     def states(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the name and the attributes of each owner; leave out what each reset replaces."""
         for place, owner in self.named.items():
-            known = is_known(owner.thing)
+            known = is_known(owner.locate())
             found = {
                 name: value
                 for name, value in owner.items(owner.read())
@@ -296,9 +283,9 @@ class CarriedState:
     ----------
     first : gymnasium.Env
         A chain that has never been reset.
-    make : callable
-        Returns another such chain. If it is needed, it is reset and stepped, to find out what
-        resets replace, and closed.
+    used : gymnasium.Env, optional
+        Another such chain. The constructor resets and steps it, to find out what resets replace.
+        Without it, only `is_empty` may be read.
 
     Attributes
     ----------
@@ -313,7 +300,7 @@ class CarriedState:
         A wrapper holds state that cannot be kept in a row; the message names the attribute.
     """
 
-    def __init__(self, first: _Env, make: Callable[[], _Env]) -> None:
+    def __init__(self, first: _Env, used: _Env | None = None) -> None:
         new = _Owners(first)
         self._places = dict(new._references)
         foreign = bool(foreign_wrappers(first))
@@ -322,20 +309,17 @@ class CarriedState:
         # Numbers and text of a new environment; the names of attributes that it sets itself, or
         # ``None`` if no wrapper may change it.
         self._settings: dict[str, Any] = {}
-        self._own: set[str] | None = None
-        if self.is_empty:
+        self._own: frozenset[str] | None = None
+        if used is None:
             return
-        used = make()
-        try:
-            if foreign:
-                self._settings = atoms_of(innermost(first))
-                self._own = _own_names(first, used)
-            used.reset(seed=1)
-            owners = _Owners(used)
-            self._places = owners._references | self._places
-            self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
-        finally:
-            close_copy(used)
+        if foreign:
+            self._settings = atoms_of(innermost(first))
+            self._own = own_names(innermost(used), self._settings)
+        used.reset(seed=1)
+        owners = _Owners(used)
+        for place, thing in owners._references.items():
+            self._places.setdefault(place, thing)
+        self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
 
     def read(self, env: _Env, changed: Collection[tuple[int, str]]) -> bytes | None:
         """Return what the chain `env` takes over, as bytes; ``None`` if nothing.
@@ -359,7 +343,7 @@ class CarriedState:
             settings = {
                 name: value
                 for name, value in atoms_of(found[-1]).items()
-                if name not in self._own and difference(value, self._settings.get(name))
+                if name not in self._own and not is_same(value, self._settings.get(name))
             }
         outside = [(at, name, getattr(found[at], name)) for at, name in sorted(changed)]
         parts = dict(owners.states())
@@ -387,7 +371,7 @@ class CarriedState:
             for place, kept in parts.items():
                 # An object that is missing here is made by the reset.
                 if place in owners.named:
-                    set_attributes(owners.named[place].thing, kept.items())
+                    _write(owners.named[place].locate(), kept)
             vars(found[-1]).update(settings)
             for at, name, value in outside:
                 setattr(found[at], name, value)
@@ -405,29 +389,52 @@ class CarriedState:
         return [base if own is None else own, *references]
 
 
+def _write(thing: Any, kept: dict[str, Any]) -> None:
+    for name, value in kept.items():
+        target, _, attribute = name.partition(".")
+        if attribute:
+            setattr(getattr(thing, target), attribute, value)
+        else:
+            setattr(thing, name, value)
+
+
 # What an environment sets itself
 
 
-def _own_names(first: _Env, used: _Env) -> set[str]:
-    """Return the names of attributes that the environment in `used`, a new chain, sets itself.
+def own_names(used: Any, new: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the attributes with numbers or text that an environment sets itself.
 
-    An attribute that differs from that of `first`, another new chain, such as the number of a
-    connection, is counted too.
+    Parameters
+    ----------
+    used : gymnasium.Env
+        The environment without wrappers. It is reset, and takes a dozen steps.
+    new : dict
+        What `atoms_of` returned for a new environment. An attribute that differs from it, such as
+        the number of a connection, is counted too.
     """
-    base: Any = innermost(used)
-    seen = [attributes(innermost(first)), attributes(base)]
+    actions = copy.deepcopy(used.action_space)
+    actions.seed(0)
     with contextlib.suppress(Exception):
-        for found in attributes_alone(base, 1, _PLAYED):
-            seen.append(found)
-    return {name.partition(".")[2] for name in names_of_variables(seen)}
+        used.reset(seed=0)
+        for _ in range(_PLAYED):
+            if any(used.step(actions.sample())[2:4]):
+                break
+    after = atoms_of(used)
+    names = {**new, **after}
+    return frozenset(name for name in names if not is_same(new.get(name), after.get(name)))
 
 
 def atoms_of(env: Any) -> dict[str, Any]:
     """Return the numbers and text in attributes of `env`, by name."""
-    return {name: each for name, each in vars(env).items() if name not in IDLE and _is_atom(each)}
+    return {k: value for k, value in vars(env).items() if k not in CONSTANT and _is_atom(value)}
 
 
 def _is_atom(value: Any) -> bool:
     if type(value) is tuple:
         return all(map(_is_atom, value))
     return isinstance(value, ATOMS) and not isinstance(value, bytearray)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two numbers or texts are the same."""
+    return type(one) is type(other) and bool(one == other)

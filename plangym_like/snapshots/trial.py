@@ -15,9 +15,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
+import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -28,18 +29,15 @@ from gymnasium import Space
 
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import EnvApiError, SnapshotError, StateCapacityError, StateError
-from plangym_like.snapshots.chains import chain, close_copy, innermost, links
+from plangym_like.snapshots.chains import chain, innermost, libraries_left_open, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import (
     attributes,
-    attributes_alone,
     difference,
     differing_attributes,
     draws_note,
     global_generators,
     moved_generators,
-    names_of_variables,
-    while_quick,
     without_clock,
 )
 from plangym_like.snapshots.known_wrappers import is_known
@@ -56,6 +54,8 @@ _SETTING_STEPS = 3
 _SETTING_RESETS = 10
 # So many steps show the sizes of states and actions.
 MEASURED_STEPS = 6
+# If so many seconds have passed after two steps, the episode ends.
+SECONDS = 1.0
 # Not 0, the seed with which new environments have been reset.
 _SEED = 2
 _NAMED = 4
@@ -196,23 +196,39 @@ class Trial:
         base = innermost(self._sim.env)
         if type(base).__module__.startswith(__name__.partition(".")[0] + "."):
             return  # what this package's own environments hold is known
+        row: Row = np.zeros(self._sim.payload_nbytes, np.uint8)
         try:
-            names = not_restored(self._sim, _SEED, self._actions[:_SETTING_STEPS])
-            alone = attributes_alone(base, _SETTING_RESETS, _SETTING_STEPS) if names else ()
-            own = names_of_variables([*alone])
+            self._play(self._sim, _SEED)
+            self._sim.read(row)
+            wanted = attributes(base)
+            self._play(self._sim, _SEED + 1)
+            self._sim.write(row)
+            names = differing_attributes(wanted, attributes(base))
+            own = self._variables(base) if names else set()
         except Exception:  # it is found elsewhere, if it matters
             return
-        at = f"{type(base).__name__}."
-        names = [
-            name
-            for name in names
-            if name.startswith(at) and name.count(".") == 1 and name not in own
-        ]
+        names = [name for name in names if name.count(".") == 1 and name not in own]
         if names:
             raise SnapshotError(
                 f"{self._name()} changes settings that no state row holds: "
                 f"{', '.join(names[:_NAMED])}. {self._remedy}"
             )
+
+    def _variables(self, base: Any) -> set[str]:
+        """Return the names of the attributes that an environment changes without its wrappers."""
+        seen: list[dict[str, bytes]] = []
+        for seed in range(_SETTING_RESETS):
+            base.reset(seed=seed)
+            seen.append(attributes(base))
+            for action in while_quick(self._actions) if seed < 2 else ():
+                base.step(copy.deepcopy(action))
+                seen.append(attributes(base))
+        return {name for after in seen for name in differing_attributes(seen[0], after)}
+
+    def _play(self, simulator: Any, seed: int) -> None:
+        simulator.reset(seed)
+        for action in while_quick(self._actions[:_SETTING_STEPS]):
+            simulator.step(copy.deepcopy(action), 1)
 
     def _compare_seeded(self, first: _Episode) -> None:
         """Begin `first` from its seed again, in the second copy, and compare the outcomes.
@@ -341,39 +357,29 @@ class Trial:
         if episode.seed is None or self._copy is None:
             return ""
         try:
-            fresh = self._sim.second_copy()
-            self._sim.reset(_SEED + 1)
-            names = not_restored(self._sim, _SEED, self._actions[:start], fresh)
-            close_copy(fresh)
+            played = self._sim.second_copy()
+            played.reset(episode.seed)
+            for action in self._actions[:start]:
+                played.step(copy.deepcopy(action), 1)
+            wanted = attributes(played.env)
+            with libraries_left_open():
+                played.close()
+            # What is not restored keeps the value of another moment of another episode.
+            self._sim.reset(episode.seed + 1)
+            self._sim.write(episode.rows[start])
+            names = differing_attributes(wanted, attributes(self._sim.env))
         except Exception:
             return ""
         return f"Not restored: {', '.join(names[:_NAMED])}. " if names else ""
 
 
-def not_restored(
-    simulator: Any, seed: int | None, actions: Sequence[Any], fresh: Any = None
-) -> list[str]:
-    """Return the names of attributes that a restore does not set to what they were.
-
-    The state is the one after `actions`, which begin at a reset with `seed`. It is reached in
-    `fresh`, a copy that was never restored; or in `simulator` itself, which then plays another
-    episode. What is not restored keeps its value of another episode.
-    """
-
-    def play(player: Any, first: int | None) -> None:
-        player.reset(first)
-        for action in while_quick(actions):
-            player.step(copy.deepcopy(action), 1)
-
-    row: Row = np.zeros(simulator.payload_nbytes, np.uint8)
-    reference = fresh or simulator
-    play(reference, seed)
-    reference.read(row)
-    wanted = attributes(reference.env)
-    if fresh is None:
-        play(simulator, 1 + (seed or 0))
-    simulator.write(row)
-    return differing_attributes(wanted, attributes(simulator.env))
+def while_quick(actions: Iterable[Any]) -> Iterator[Any]:
+    """Yield `actions`, but only the first two of them if their steps take more than a second."""
+    until = time.perf_counter() + SECONDS
+    for step, action in enumerate(actions):
+        if step >= 2 and time.perf_counter() > until:
+            return
+        yield action
 
 
 def _finish(steps: Iterator[Any]) -> None:

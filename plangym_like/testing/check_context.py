@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 
 from plangym_like.batch import spaces
-from plangym_like.snapshots.differences import difference, without_clock
-from plangym_like.snapshots.trial import Outcome, compare_outcomes, not_restored, outcome_of
+from plangym_like.snapshots.differences import (
+    attributes,
+    difference,
+    differing_attributes,
+    without_clock,
+)
+from plangym_like.snapshots.trial import Outcome, compare_outcomes, outcome_of
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 _EPISODES = 4
@@ -123,6 +128,14 @@ def compare_continued(
     return taken, None
 
 
+def attributes_after(env: Any, episode: ReferenceEpisode, count: int) -> dict[str, bytes]:
+    """Play the first `count` steps of `episode` in `env`, and return the attributes of `env`."""
+    env.reset(seed=episode.seed, return_state=False)
+    for step in episode.steps[:count]:
+        outcome_of(env.step, step.action)
+    return attributes(env.gym_env)
+
+
 class DifferenceFound(Exception):
     """A check found a difference; the arguments are its step, field and detail."""
 
@@ -203,10 +216,17 @@ class CheckContext:
         return [step.action for step in self.chosen], np.stack(states)
 
     def cause(self, env: Any, episode: ReferenceEpisode, number: int) -> str:
-        """Return a text that names the attributes that `env` does not restore at a step."""
-        actions = [step.action for step in episode.steps[:number]]
+        """Return a text that names the attributes in which `env` differs from another copy.
+
+        `env` is restored to step `number` of `episode`; the other copy plays up to this step.
+        """
         try:
-            names = not_restored(env.simulator, episode.seed, actions, self.fresh().simulator)
+            before = self.fresh()
+            for earlier in self.episodes[: self.episodes.index(episode)]:
+                attributes_after(before, earlier, len(earlier.steps))
+            there = attributes_after(before, episode, number)
+            env.set_state(episode.steps[number].state)
+            names = differing_attributes(there, attributes(env.gym_env))
         except Exception:
             return ""
         if not names:
@@ -215,7 +235,7 @@ class CheckContext:
                 "in what a pickle does not keep: which object it is (`is`), and shared memory of "
                 "arrays"
             )
-        return f". Not restored: {', '.join(names[:_NAMED])}"
+        return f". Different from a copy that was never restored: {', '.join(names[:_NAMED])}"
 
     def measure(self) -> tuple[float, float, float]:
         """Return the median times in microseconds to save a state, to restore one, and to step.

@@ -141,6 +141,31 @@ class ReadsLater(gym.RewardWrapper):
         return self.unwrapped.data.qpos[1] if self.turned else reward
 
 
+class HoldsLater(gym.RewardWrapper):
+    """Has the environment in another attribute."""
+
+    turned = 0
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.robots = {"mine": env.unwrapped}
+
+    def reward(self, reward: Any) -> Any:
+        return self.robots["mine"].data.qpos[1] if self.turned else reward
+
+
+class HidesErrors(gym.RewardWrapper):
+    """Uses the environment only after the kernel was tested, and catches the error."""
+
+    turned = 0
+
+    def reward(self, reward: Any) -> Any:
+        try:
+            return self.unwrapped.data.qpos[1] if self.turned else reward
+        except Exception:
+            return 0.0
+
+
 class Counter(gym.RewardWrapper):
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -211,6 +236,7 @@ SLOW: dict[str, list[Any]] = {
     "limit": [(gw.TimeLimit, {"max_episode_steps": 50}), Penalty, ReadsLimit],
     "last": [Keeps],
     "closure over an array": [over_view],
+    "another reference": [HoldsLater],
     "statistics": [Penalty, gw.NormalizeObservation],
 }
 
@@ -225,7 +251,7 @@ def test_all_other_wrappers_are_stepped_row_by_row(chain: str) -> None:
     assert not is_in_use(fast)
 
 
-@pytest.mark.parametrize("kind", [ReadsLater, CountsLater, MarksLater])
+@pytest.mark.parametrize("kind", [ReadsLater, HidesErrors, CountsLater, MarksLater])
 def test_what_a_method_does_later_is_noticed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, slow = pair("HalfCheetah-v5", wrappers=[kind])
     states, plans = batch(slow)

@@ -11,8 +11,15 @@ class Thing:
         self.__dict__.update(attributes)
 
 
-def _names(root: Any) -> list[str]:
-    return [place for place, _ in reachable(root, "root")]
+def _names(root: Any, **options: Any) -> list[str]:
+    return [place for place, _ in reachable(root, "root", **options)]
+
+
+def test_circles_end_and_what_was_seen_is_left_out() -> None:
+    root = Thing()
+    root.me = [root]
+    assert _names(root) == ["root", "root.me"]
+    assert _names(root, seen={id(root.me)}) == ["root"]
 
 
 class MadeUp:

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from usual import first_of
 
 import plangym_like
@@ -57,6 +58,19 @@ def local_classes() -> dict[str, Any]:
             reward = sum(point.x for point in self.points) + Walk.worth(x)
             return np.array([x]), float(reward), False, False, {"slotted": self.slotted}
 
+    class Saved(Walk):
+        def save_state(self) -> Any:
+            return [self.slotted.x, *(point.x for point in self.points)]
+
+        def load_state(self, saved: Any) -> None:
+            self.slotted = Slotted(saved[0])
+            self.points = [Point(x) for x in saved[1:]]
+
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            self.points = [Point(point.x) for point in self.points]
+            return obs, reward, *rest
+
     class Best(gym.RewardWrapper):
         best = 0.0
 
@@ -64,10 +78,25 @@ def local_classes() -> dict[str, Any]:
             self.best = max(self.best, float(reward))
             return self.best
 
+    class Maker:
+        def __call__(self) -> Any:
+            return Walk()
+
+        def make(self) -> Any:
+            return Walk()
+
+    class Pole(CartPoleEnv):
+        pass
+
     return {
         "class": (Walk, {}),
         "replay": (Walk, {"snapshot": "replay"}),
+        "native": (Saved, {}),
+        "function": (lambda: Best(Walk()), {}),
+        "object": (Maker(), {}),
+        "method": (Maker().make, {}),
         "wrapper": ("CartPole-v1", {"wrappers": [Best, lambda env: Best(env)]}),
+        "subclass": (Pole, {}),
     }
 
 

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
@@ -164,6 +165,26 @@ def test_an_info_of_few_values_that_is_drawn_in_resets_is_always_found() -> None
             assert env.exactness == "approximate"
 
 
+@pytest.mark.parametrize(
+    ("kind", "snapshot"),
+    [(CartPoleEnv, "native"), (Stated, "native"), (Walk, "pickle"), (Walk, "replay")],
+)
+def test_numbers_that_another_thread_draws_while_an_environment_is_made_are_drawn_once(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, snapshot: str
+) -> None:
+    reset, drawn = kind.reset, []
+
+    def interrupted(self: Any, **kwargs: Any) -> Any:
+        if not drawn:  # another thread draws meanwhile
+            drawn.append((random.random(), np.random.random()))
+        return reset(self, **kwargs)
+
+    monkeypatch.setattr(kind, "reset", interrupted)
+    name = "CartPole-v1" if kind is CartPoleEnv else kind
+    plangym_like.make(name, snapshot=snapshot).close()
+    assert drawn and (random.random(), np.random.random()) not in drawn
+
+
 class Counted(Walk):
     """Counts the calls of all copies."""
 
@@ -191,7 +212,7 @@ SLOW = {"native": (10, 8), "pickle": (14, 7), "replay": (30, 10)}
 def test_making_takes_no_more_steps_and_resets_than_the_documentation_says(
     monkeypatch: pytest.MonkeyPatch, snapshot: str, seconds: float, most: Any
 ) -> None:
-    monkeypatch.setattr("plangym_like.snapshots.differences.SECONDS", seconds)
+    monkeypatch.setattr("plangym_like.snapshots.trial.SECONDS", seconds)
     Counted.calls.clear()
     with plangym_like.make(CountedStates, snapshot=snapshot) as env:
         assert env.exactness == "exact"

@@ -220,55 +220,6 @@ def test_memory_without_end_says_which_option_makes_room() -> None:
         WrapperState(env, 64)
 
 
-class Arm:
-    reach = 0.0
-
-
-class Crane(gym.Env):
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.arm = Arm()
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.arm.reach = 0.0
-        return np.zeros(1), {}
-
-    def step(self, action: Any) -> Any:
-        self.arm.reach += float(action)
-        return np.array([self.arm.reach]), 1.0, False, False, {}
-
-    def save_state(self) -> Any:
-        return self.arm.reach
-
-    def load_state(self, saved: Any) -> None:
-        self.arm.reach = saved
-
-
-class Borrowing(gym.Wrapper):
-    """Reads an object that the environment holds."""
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self.arm, self.steps = env.unwrapped.arm, 0
-
-    def step(self, action: Any) -> Any:
-        obs, _, *rest = self.env.step(action)
-        self.steps += 1
-        return obs, self.arm.reach + self.steps, *rest
-
-
-def test_what_a_wrapper_borrows_from_the_environment_stays_the_same_object() -> None:
-    with plangym_like.make(Crane, wrappers=[Borrowing]) as env:
-        assert env.snapshot == "native"
-        state = env.reset(seed=0).state
-        for step in range(20):
-            state, _, reward, *_ = env.step(1, state=state)
-            assert reward == 2.0 * (step + 1)
-
-
 # On a real game
 
 

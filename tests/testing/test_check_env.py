@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from broken_envs import BROKEN, Broken, Walk
+from broken_envs import BROKEN, Broken, ForgetfulWrapper, Walk
 from gymnasium.wrappers import TimeLimit
 
 import plangym_like
@@ -54,6 +54,12 @@ def test_what_is_right_passes(name: str, kwargs: dict[str, Any]) -> None:
     assert report.ok, str(report)
     assert ("image" in report.passed) == ("render_mode" in kwargs)
     assert report.snapshot == kwargs.get("snapshot", "native")
+
+
+def test_a_planted_wrapper_is_found_on_a_family_of_its_own() -> None:
+    report = check_env("Pendulum-v1", wrappers=[ForgetfulWrapper], workers=())
+    assert [found.check for found in report.failed] == ["restore"]
+    assert "ForgetfulWrapper.steps" in report.failed[0].detail
 
 
 def test_whatever_make_takes_and_makes_is_checked() -> None:

@@ -12,6 +12,7 @@ from continuation import (
     assert_goes_on,
 )
 from dungeon import CHAINS, Dungeon
+from suite import TAXI
 from usual import first_of
 
 import plangym_like
@@ -26,6 +27,15 @@ def test_a_restored_environment_goes_on_as_if_nothing_had_happened(chain: str) -
     assert sim.exactness == "exact"
     for seed in range(2):
         assert_goes_on(sim, seed=seed, compare_rows=False)
+
+
+@pytest.mark.parametrize(
+    "name", first_of(["CartPole-v1", "Blackjack-v1", "MountainCarContinuous-v0", TAXI], 2)
+)
+def test_gymnasiums_own_environments_go_on(name: str) -> None:
+    sim = PickledSimulator(name)
+    for seed in range(2):
+        assert_goes_on(sim, seed=seed)
 
 
 @pytest.mark.parametrize("chain", CHAINS)

@@ -1,9 +1,11 @@
 """The generic snapshot refuses what it cannot save, with the reason."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from continuation import (
@@ -127,20 +129,57 @@ def test_an_attribute_that_becomes_unpicklable_is_named() -> None:
         saved(sim)
 
 
-class Late(Dungeon):
-    """At its step 50, long after the trial, it holds what cannot be pickled."""
+class Steps(gymnasium.Env):
+    """At its step 50, long after the trial, it does what a subclass says."""
+
+    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.extra: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.extra = 0, None
+        return np.zeros(1), {}
 
     def step(self, action: Any) -> Any:
-        result = super().step(action)
-        if self.time == 50:
-            self.extra = (n for n in range(3))
-        return result
+        self.steps += 1
+        if self.steps == 50:
+            self.extra = self.late()
+        bonus = self.extra() if callable(self.extra) else 0
+        return np.array([self.steps + bonus], np.float64), 1.0, False, False, {}
+
+    def late(self) -> Any:
+        raise NotImplementedError
 
 
-def test_what_cannot_be_pickled_after_the_trial_is_named_with_a_way_out() -> None:
-    with plangym_like.make(Late) as env:
+LATE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "generator": (lambda env: (n for n in range(3)), "Late.extra, .*generator"),
+    "thread": (lambda env: threading.Thread(), "Late.extra, .*thread"),
+}
+
+
+def play(env: Any, count: int) -> Any:
+    """Return the transition of the last of `count` steps, each from a state row."""
+    state = env.reset(seed=0).state
+    for _ in range(count):
+        step = env.step(0, state)
+        state = step.state
+    return step
+
+
+@pytest.mark.parametrize("kind", LATE)
+@pytest.mark.parametrize("snapshot", ["auto"])
+def test_what_cannot_be_pickled_after_the_trial_is_named_with_a_way_out(
+    kind: str, snapshot: str
+) -> None:
+    late, names = LATE[kind]
+    late_class = type("Late", (Steps,), {"late": late, "__module__": __name__})
+    with plangym_like.make(late_class, snapshot=snapshot) as env:
         assert env.snapshot == "pickle"
-        state = env.reset(seed=0).state
-        with pytest.raises(SnapshotError, match="Late.extra, .*generator.*snapshot='replay'"):
-            for _ in range(60):
-                state = env.step(1, state).state
+        with pytest.raises(SnapshotError, match=f"{names}.*snapshot='replay'"):
+            play(env, 60)
+    with plangym_like.make(late_class, snapshot="replay") as env:
+        assert env.step_batch([0], play(env, 60).state).obs[0, 0] >= 61

@@ -198,6 +198,14 @@ def test_what_was_another_elsewhere_is_found_out_in_the_current_state_too() -> N
         env.set_state(state)
 
 
+def test_a_damaged_row_is_refused() -> None:
+    env = ReplayedEnv(Dungeon)
+    state = env.reset(seed=0).state
+    state[50] ^= 1
+    with pytest.raises(StateFormatError):
+        env.set_state(state)
+
+
 @pytest.mark.parametrize("data", [b"", b"X", b"A", b"S\xff\xff\xff\xff", b"R123"])
 def test_bytes_that_are_not_a_log_are_refused(data: bytes) -> None:
     logs = ActionLogFormat(gymnasium.spaces.MultiDiscrete([3, 300]))

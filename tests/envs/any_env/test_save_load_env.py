@@ -19,6 +19,7 @@ from plangym_like.errors import (
     RewardError,
     SnapshotError,
     StateCapacityError,
+    StateFormatError,
 )
 
 
@@ -107,6 +108,14 @@ def test_chunks_are_what_their_rows_are_one_by_one(dt: Any) -> None:
     assert_same(chunks.states[:, 32:], ones.states[:, 32:])
 
 
+def test_one_state_serves_all_actions() -> None:
+    env = plangym_like.make(Sleds)
+    state = env.reset(seed=0).state
+    whole = env.step_batch([0, 1, 2, 1], state)
+    assert_same(whole.states[1], whole.states[3])
+    assert env.view_state(whole.states)["state"].shape == (4, 2)
+
+
 def test_wrappers_are_around_each_step_not_around_chunks() -> None:
     clip = (ClipReward, {"min_reward": -0.5, "max_reward": 0.0})
     env = plangym_like.make(Sleds, wrappers=[clip, (TimeLimit, 9)])
@@ -122,6 +131,14 @@ def test_a_state_that_grows_says_which_option_makes_room() -> None:
     with pytest.raises(StateCapacityError, match="state_capacity="):
         for _ in range(1000):
             env.step(1, return_state=True)
+
+
+def test_a_damaged_row_is_refused() -> None:
+    env = plangym_like.make(Log, snapshot="native")
+    state = env.reset(seed=0).state
+    state[100] ^= 1
+    with pytest.raises(StateFormatError):
+        env.set_state(state)
 
 
 class Forgets(Sled):
@@ -255,8 +272,10 @@ class Short(WrongLate):
 
 MISFITS = [
     (0, lambda states: states[:1], EnvApiError, "next states float64"),
+    (0, lambda states: states.astype(np.float32), EnvApiError, "next states float32"),
     (2, lambda rewards: rewards[0], RewardError, "rewards of shape"),
     (2, lambda rewards: rewards[1:], RewardError, "rewards of shape"),
+    (3, lambda flags: flags[:1], EnvApiError, "terminateds of shape"),
     (4, lambda flags: flags[0], EnvApiError, "truncateds of shape"),
 ]
 
