@@ -15,9 +15,9 @@ changes only its own statistics; with ``update_running_mean`` false the statisti
 depend on the process, and differ from run to run.
 
 What Python code keeps outside of these objects, in a class, a module, a closure or a cache, is not
-state. An object in an attribute of the environment belongs to it, also if a wrapper holds it. If
-they share an array, or an object elsewhere, the wrapper has a separate one after a restore; such a
-wrapper must keep a copy.
+state. An object in an attribute of the environment belongs to it, also if a wrapper holds it. If a
+wrapper and the environment share an array, or an object that is in no attribute of the environment,
+the wrapper has a separate one after a restore; it must keep a copy.
 """
 
 from __future__ import annotations
