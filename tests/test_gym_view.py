@@ -99,6 +99,13 @@ def test_seeded_episodes_are_those_of_gymnasium(family: str) -> None:
     theirs.close()
 
 
+def test_no_warning_from_the_last_state_of_an_episode() -> None:
+    with _view("CartPole") as view:  # any warning is an error
+        view.reset(seed=0)
+        ends = [view.step(1)[2] for _ in range(20)]
+        assert ends == sorted(ends) and ends[-1]
+
+
 def test_it_never_resets_by_itself_and_the_environment_still_does() -> None:
     env = plangym_like.make("FrozenLake-v1", is_slippery=False)
     view = env.as_gym()

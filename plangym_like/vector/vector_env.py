@@ -68,7 +68,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
 
     Raises
     ------
-    ValueError
+    InputError
         `autoreset_mode` is not one of these modes, or `start_states` is not such a pair.
     StateError, SnapshotError
         A start state belongs to another environment, or the environments have no state rows.
@@ -104,7 +104,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self._rewards = np.zeros(self.num_envs)
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
         self.copy = copy
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.autoreset_mode = _checked_mode(autoreset_mode)
         first = gym_env_of(lanes.envs[0])
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
@@ -454,3 +454,12 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
         self._lanes.close()
+
+
+def _checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
+    """Return `mode` as an `AutoresetMode`; raise `InputError` if it is not one of them."""
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        known = ", ".join(repr(each.value) for each in AutoresetMode)
+        raise InputError(f"autoreset_mode must be one of {known}, got {mode!r}") from error

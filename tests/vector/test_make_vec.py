@@ -428,7 +428,7 @@ def test_arguments_of_other_constructors() -> None:
     for name in ("vectorization_mode", "vector_kwargs", "shared_memory", "vectorize"):
         with pytest.raises(InputError, match=f"no argument {name}"):
             make_vec("CartPole-v1", 2, **{name: None})
-    with pytest.raises(ValueError, match="'same_step' is not a valid AutoresetMode"):
+    with pytest.raises(InputError, match="'NextStep', 'SameStep', 'Disabled', got 'same_step'"):
         make_vec("CartPole-v1", 2, autoreset_mode="same_step")
 
 

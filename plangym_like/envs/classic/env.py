@@ -259,6 +259,12 @@ class ClassicControlSimulator(GymnasiumSimulator):
         kernel = self.kernel_for(action)
         return None if kernel is None else kernel.step_one(row, action, dt)
 
+    @property
+    def steps_env_alone(self) -> bool:
+        # From the last state of an episode, CartPole's own step warns; `step` does not.
+        is_last = getattr(self.base, "steps_beyond_terminated", None) == 0
+        return not is_last and super().steps_env_alone
+
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the environment itself; do not warn if the episode has already ended."""
         with np.errstate(all="ignore"):

@@ -37,13 +37,13 @@ class Parts(NamedTuple):
     touch: Array | None = None
 
 
-# HalfCheetah and Swimmer
-
-
 # The names of parts of rewards in infos.
 _FORWARD = "reward_forward", "reward_run", "reward_fwd", "reward_linvel", "forward_reward"
 _EFFORT = "reward_ctrl", "reward_quadctrl"
 _ALIVE = "reward_survive", "reward_alive"
+
+
+# HalfCheetah and Swimmer
 
 
 class Runner(Robot):
