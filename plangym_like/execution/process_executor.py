@@ -330,7 +330,7 @@ class ProcessExecutor:
         if run in self._runs:
             self._runs.remove(run)
         if not self._runs:
-            self.pool.rest()
+            self.pool.outcomes.clear()
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return `Simulator.state_difference` of two payloads, which a worker finds.

@@ -314,7 +314,7 @@ class RowPool(WorkerPool[RowWorker]):
         # Blocks that all workers that are ready have received.
         self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
-        # How long `abandon` may still wait.
+        # How long `abandon` may still wait, until the next batch begins.
         self._grace = _GRACE_SECONDS
 
     def deal(self, batch: SharedBatch) -> None:
@@ -382,19 +382,18 @@ class RowPool(WorkerPool[RowWorker]):
                 continue
             for worker in left:
                 logger.warning(
-                    "the worker with pid %d did not finish its rows of an abandoned batch within "
-                    "%g seconds; it is replaced",
+                    "the worker with pid %d did not finish its rows of an abandoned batch in time; "
+                    "it is replaced",
                     worker.process.pid,
-                    _GRACE_SECONDS,
                 )
                 self.replace(worker)
         self._grace = max(0.0, until - time.monotonic())
         self.outcomes_of(batch.number)
         batch.release()
 
-    def rest(self) -> None:
-        """Note that no batch is pending: outcomes are dropped, and `abandon` may wait again."""
-        self.outcomes.clear()
+    def prepare(self) -> None:
+        """Process what has arrived before a new batch; `abandon` may then wait again."""
+        super().prepare()
         self._grace = _GRACE_SECONDS
 
     def close(self, seconds: float) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plangym_like.batch.ownership import owned_info
 from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
-from plangym_like.errors import InputError, SnapshotError, StateError
+from plangym_like.errors import InputError, SnapshotError, StateError, StateFormatError
 from plangym_like.snapshots.chains import links
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.vector.tree import layout_of_space, zeros
@@ -471,7 +471,10 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
     """
     own = [formats[lane] for lane in lanes] if len(formats) > 1 else []
     if len(set(own)) > 1:
-        rows = np.atleast_2d(states)
+        try:
+            rows = np.atleast_2d(states)
+        except ValueError as error:
+            raise StateFormatError("the states are rows of several lengths") from error
     else:
         rows, own = (own or formats)[0].check(states), []
     if len(rows) not in (1, len(lanes)):

@@ -188,8 +188,8 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     Attributes
     ----------
-    memory : SharedArrays
-        `LaneArrays` of all lanes; see `share`.
+    memory : SharedArrays or None
+        `LaneArrays` of all lanes; ``None`` before `share`.
     objects : tree of array ``(n,) object`` or None
         The last observations of all lanes, if they are not in `memory`.
     attributes : dict of str to list
@@ -208,7 +208,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     ) -> None:
         super().__init__(workers, start_timeout=start_timeout, counts=stats)
         self.timeout = timeout
-        self.memory: SharedArrays
+        self.memory: SharedArrays | None = None
         self.objects: Any = None
         self.attributes: dict[str, Sequence[Any]] = {}
         self._stats = stats
@@ -385,6 +385,11 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def _repeat(self, worker: LanesWorker, job: Job) -> Outcome:
         """Begin new episodes in a new process, and repeat the job."""
+        if self.memory is None:  # no episode has begun
+            self._send(worker, job)
+            if not self._wait_for_task(worker):
+                raise _LostWorkerError
+            return self._take(worker, None)
         try:
             self._attach(worker)
             if job.method != "start":
@@ -406,6 +411,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     def _attach(self, worker: LanesWorker) -> None:
         attributes = {name: values[worker.rows] for name, values in self.attributes.items()}
         memory = self.memory
+        assert memory is not None
         self._ask(worker, HostedLanes.attach, memory.layout, attributes, fds=[memory.fd])
 
     def _ask(

@@ -434,8 +434,9 @@ class ProcessLanes(Lanes):
             self._arrays = self.pool.objects = None
             for worker in self.pool.workers:
                 worker.channel = worker.info_columns = None
-            self.pool.memory.close()
-            del self.pool.memory
+            if self.pool.memory is not None:
+                self.pool.memory.close()
+            self.pool.memory = None
 
 
 def _sources_of(sources: Sources, start: int, stop: int) -> Sources:

@@ -270,10 +270,9 @@ class WorkerGroup(Closable):
         self._publish(tree, self._version)
         return self._version
 
-    def _must_inform(self, worker: int) -> bool:
-        """Return whether `worker` lacks what was published, and note that it is sent now."""
-        known, self._known[worker] = self._known[worker], self._version
-        return known != self._version
+    def _lacks_weights(self, worker: int) -> bool:
+        """Return whether what was published last has not been sent to `worker`."""
+        return self._known[worker] != self._version
 
     def submit(self, group: int, method: str, *args: Any) -> Job:
         """Schedule a call of `method` on the object of `group`, and return the job.
@@ -285,6 +284,7 @@ class WorkerGroup(Closable):
         if not any(other.worker == job.worker for other in self._jobs):
             self._progress_at[job.worker] = time.monotonic()
         self._send(job, args)
+        self._known[job.worker] = self._version
         self._jobs.append(job)
         return job
 

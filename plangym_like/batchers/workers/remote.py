@@ -194,12 +194,12 @@ class ProcessWorkers(WorkerGroup):
         if self._nbytes > _MOST_SENT_NBYTES:
             job.block = self._lend(job.worker)
             number = job.block.number
-        if self._must_inform(job.worker):
+        if self._lacks_weights(job.worker):
             lacking, memory = self._published
         fds = [] if memory is None else [memory.fd]
-        job.call = self._workers[job.worker].process.apply(
-            ProcessHost.call_and_ship, number, lacking, job.group, job.method, args, fds=fds
-        )
+        # Patient, because a hung worker does not read: `wait` then finds that it is hung.
+        call = ProcessHost.call_and_ship, number, lacking, job.group, job.method, args
+        job.call = self._workers[job.worker].process.apply(*call, fds=fds, patient=True)
 
     def _lend(self, worker: int) -> SharedBlock:
         """Return a block with room for the largest result so far."""
@@ -210,7 +210,8 @@ class ProcessWorkers(WorkerGroup):
             self._blocks.remove(block)
         # Sizes are powers of two, so that few blocks are replaced as results get larger.
         block = SharedBlock(1 << (self._nbytes - 1).bit_length())
-        self._workers[worker].process.apply(ProcessHost.attach_block, block.number, fds=[block.fd])
+        process = self._workers[worker].process
+        process.apply(ProcessHost.attach_block, block.number, fds=[block.fd], patient=True)
         self._blocks.add(block)
         return block
 
@@ -394,7 +395,7 @@ class RayWorkers(WorkerGroup):
         self._published = ray_session.import_ray().put(content)
 
     def _send(self, job: Job, args: tuple[Any, ...]) -> None:
-        lacking = self._published if self._must_inform(job.worker) else None
+        lacking = self._published if self._lacks_weights(job.worker) else None
         call = self._actors[job.worker].call
         job.call = call.remote(job.group, job.method, dumps(args), lacking).future()
 
