@@ -104,6 +104,22 @@ def _deaths_logged(caplog: pytest.LogCaptureFixture) -> int:
     return sum(record.levelno == logging.WARNING for record in caplog.records)
 
 
+def test_a_process_that_dies_before_the_first_episode_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read_spaces = ProcessLanes._read_spaces
+
+    def kill_and_read(lanes: ProcessLanes) -> None:
+        _kill(lanes)
+        read_spaces(lanes)
+
+    monkeypatch.setattr(ProcessLanes, "_read_spaces", kill_and_read)
+    with contextlib.closing(plangym_like.make_vec("CartPole-v1", 2, n_workers=2)) as envs:
+        assert np.array_equal(
+            envs.reset(seed=0)[0], plangym_like.make_vec("CartPole-v1", 2).reset(seed=0)[0]
+        )
+
+
 @pytest.mark.parametrize(
     ("how", "mode"),
     [("between", "step_next"), ("between", "step_same"), ("in", "step"), ("in", "step_same")],

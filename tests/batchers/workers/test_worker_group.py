@@ -220,6 +220,16 @@ def test_a_worker_that_dies_or_hangs(error: type[Exception]) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
+def test_weights_for_a_worker_that_hangs_do_not_stop_their_owner() -> None:
+    with start_workers(Hosted, 1, Workers(1, timeout=3.0)) as workers:
+        workers.submit(0, "hang")
+        for _ in range(20):  # more than the connection holds
+            workers.publish({"x": torch.zeros(12_000)})
+            workers.submit(0, "where")
+        with pytest.raises(WorkerTimeoutError):
+            workers.wait()
+
+
 @pytest.mark.full
 def test_slow_is_not_hung() -> None:
     with start_workers(Hosted, 1, Workers(1, timeout=3.0)) as workers:
