@@ -225,6 +225,10 @@ class MujocoSimulator(GymnasiumSimulator):
             limit=lambda: limit._max_episode_steps,
         )
 
+    def configuration(self) -> tuple[Any, ...]:
+        # The kernel reads all numbers in each batch.
+        return (len(vars(self.base)),)
+
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one of Gymnasium's robots by one frame; return ``None`` if this is not possible.
 
