@@ -385,18 +385,14 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def _repeat(self, worker: LanesWorker, job: Job) -> Outcome:
         """Begin new episodes in a new process, and repeat the job."""
-        if self.memory is None:  # no episode has begun
-            self._send(worker, job)
-            if not self._wait_for_task(worker):
-                raise _LostWorkerError
-            return self._take(worker, None)
         try:
-            self._attach(worker)
-            if job.method != "start":
-                worker.num_losses += 1
-                seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
-                objects = None if self.objects is None else take(self.objects, worker.rows)
-                self._ask(worker, HostedLanes.begin_again, seeds, objects)
+            if self.memory is not None:  # otherwise no episode has begun
+                self._attach(worker)
+                if job.method != "start":
+                    worker.num_losses += 1
+                    seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
+                    objects = None if self.objects is None else take(self.objects, worker.rows)
+                    self._ask(worker, HostedLanes.begin_again, seeds, objects)
         except _LostWorkerError:
             raise
         except Exception as error:
