@@ -317,7 +317,7 @@ class FragmentBuffer:
 Path = tuple[Any, ...]
 Columns = dict[Any, NDArray[Any]]
 
-# What is noted as it is; anything else is converted and copied, in more time.
+# Values of these types are noted as they are; others are converted and copied, which takes longer.
 _NUMBERS = {float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_}
 
 
