@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.state_attributes_hint import suggest_state_attributes
 from plangym_like.envs.wrapping import NothingSaved, check_is_new, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
@@ -289,6 +290,11 @@ class ReplayedSimulator(GymnasiumSimulator):
             carried_nbytes=self.state_capacity or cache.carried.nbytes,
             episode=episode,
         )
+
+    def _run_trial(self) -> str:
+        note = super()._run_trial()
+        suggest_state_attributes(self, innermost(self._proxy), "its actions since the reset")
+        return note
 
     def _find_carried(self) -> CarriedState:
         """Return what reads and writes the state that a chain takes over from an episode."""
