@@ -40,7 +40,7 @@ _EVERY = (
 _FRAMES = 400_000
 _MONTEZUMA = (
     "One search with Go-Explore, whose cells are rooms and positions that it reads from the RAM. "
-    "The last columns are the number of rooms found after so many million frames. Wall times are "
+    "The last columns say how many rooms were found within so many million frames. Wall times are "
     "those of two cores on which other programs were running: the load is the mean number of "
     "processes that wanted a core at the end."
 )
@@ -183,9 +183,8 @@ def _cell(found: Sequence[Record] | None) -> str:
 
 def _montezuma(records: Records, published: Mapping[str, Any]) -> list[str]:
     rows = []
-    for (frames,), found in sorted(
-        _runs(records, "montezuma").items(), key=lambda run: int(*run[0])
-    ):
+    runs = sorted(_runs(records, "montezuma").items(), key=lambda run: int(*run[0]))
+    for (frames,), found in runs:
         for seed, record in enumerate(found):
             when = [int(first) for first in record["rooms"].values()]
             counts = (
@@ -194,7 +193,8 @@ def _montezuma(records: Records, published: Mapping[str, Any]) -> list[str]:
             )
             score, cells = _number(record["score"]), f"{record['cells']:,}"
             rows.append((f"{record['frames']:,}", seed, score, cells, _wall(record), *counts))
-    head = ("frames", "seed", "best score", "cells", "wall time", *_MILLIONS)
+    head = ("frames", "seed", "best score", "cells", "wall time")
+    head += tuple(f"rooms at {most:g} M" for most in _MILLIONS)
     others = [
         (each["what"], f"{each['frames']:,}", _number(each["score"]), each["source"])
         for each in published["montezuma"]
