@@ -17,7 +17,7 @@ from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import EnvSource, lanes_from, make_lanes
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.tree import tree_map, tree_unflatten, zeros
+from plangym_like.vector.tree import tree_map, tree_unflatten, write_rows, zeros
 
 # An observation and the environments that its rows belong to, in ascending order.
 Observed = tuple[DictTensor, torch.Tensor]
@@ -198,7 +198,8 @@ class GymEnv(VecEnv):
         everyone = len(running) == n
         actions = _as_actions(self._action_layout, action["action"], len(running))
         if not everyone:
-            actions = tree_map(lambda leaf: _scattered(leaf, running, n), actions)
+            given, actions = actions, zeros(self._lanes.action_layout, (n,))
+            write_rows(actions, running, given)
         flags = {name: np.zeros(n, bool) for name in _FLAGS}
         outcome = Outcome(
             zeros(self._lanes.observation_layout, (n,)),
@@ -293,12 +294,6 @@ def _as_actions(layout: Any, value: Any, n_rows: int) -> Any:
         for path, leaf in expected.items()
     )
     return tree_unflatten(layout, arrays)
-
-
-def _scattered(rows: Any, lanes: Any, n: int) -> Any:
-    full = np.zeros((n, *rows.shape[1:]), rows.dtype)
-    full[lanes] = rows
-    return full
 
 
 def _as_options(env_info: DictTensor | None, n_envs: int) -> list[dict[str, Any]] | None:
