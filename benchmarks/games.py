@@ -108,7 +108,7 @@ def speeds() -> str:
     )
     own = plangym_like.make(connect_four.ConnectFour)
     theirs = plangym_like.make("openspiel/connect_four")
-    network, rules = connect_four.Network(), connect_four.RULES
+    network = connect_four.Network()
 
     def search(cls: Any, env: Any, roots: int, simulations: int, **options: Any) -> Any:
         planner = cls(env, **options)
@@ -120,8 +120,8 @@ def speeds() -> str:
         for _ in range(64):
             one()
 
-    one = search(_PUCT, own, 1, 64, evaluate=network.evaluate, **rules)
-    together = search(_PUCT, own, 64, 64, evaluate=network.evaluate, **rules)
+    one = search(_PUCT, own, 1, 64, evaluate=network.evaluate)
+    together = search(_PUCT, own, 64, 64, evaluate=network.evaluate)
     ways: dict[str, tuple[int, Any]] = {
         "simulation, MCTSBot in Python": (count, lambda: python.step(game.new_initial_state())),
         "simulation, MCTSBot in C++": (count, lambda: cpp.step(game.new_initial_state())),
@@ -135,11 +135,11 @@ def speeds() -> str:
         ),
         "simulation, UCT on NumPy's boards": (
             5 * count,
-            search(_UCT, own, 1, 5 * count, batch=512, rollout=42, **rules),
+            search(_UCT, own, 1, 5 * count, batch=512, rollout=42),
         ),
         "simulation, UCT on NumPy's boards, 64 games": (
             64 * count,
-            search(_UCT, own, 64, count, rollout=42, **rules),
+            search(_UCT, own, 64, count, rollout=42),
         ),
         "evaluation, 64 searches with PUCT, one by one": (64 * 64, singly),
         "evaluation, 64 searches together": (64 * 64, together),
