@@ -1,16 +1,16 @@
 """Play games and robots with every planner, and keep the scores for docs/results.md.
 
-    python benchmarks/results.py                             # all of it: about an hour, by estimate
+    python benchmarks/results.py                             # all of it: many hours
     python benchmarks/results.py --only MsPacman             # tasks whose name matches
     python benchmarks/results.py --frames 5000000 --seeds 5  # larger budgets
     python benchmarks/results.py --list                      # what would be done
     python benchmarks/results.py --page                      # write the page again, nothing else
 
 Each task is one planner on one game or robot with one seed. Its record goes to
-``docs/figures/results.json`` as soon as it is done. Tasks that already have a record with the same
-budget are skipped, so the work can be done in pieces. Go-Explore's search of Montezuma's Revenge
+``docs/figures/results.json`` as soon as it is done. Tasks that already have a record are
+skipped, so the work can be done in pieces. Go-Explore's search of Montezuma's Revenge
 takes hours: it is saved every five minutes, and the next call continues it. ``docs/results.md`` is
-written from all records; it shows those with the largest budget.
+written from all records.
 
 Budgets are counted in frames of the console or steps of the simulator, so that scores do not depend
 on the machine. Where two implementations are compared, seconds are those of this machine.
