@@ -105,14 +105,17 @@ class Kernel(abc.ABC):
 
 
 def has_replaced_methods(env: Any) -> bool:
-    """Return whether a method of `env`, of a class of Gymnasium's, was replaced in the object."""
+    """Return whether a method of the class of `env` was replaced in the object."""
     kind: Any = type(env)
     return not vars(env).keys().isdisjoint(_methods(kind))
 
 
 @functools.cache
 def _methods(kind: Any) -> frozenset[str]:
-    return frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
+    found = ((name, getattr(kind, name)) for name in dir(kind))
+    return frozenset(
+        name for name, value in found if callable(value) and not isinstance(value, type)
+    )
 
 
 @contextlib.contextmanager
