@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -214,18 +214,20 @@ class KernelLanes(SequentialLanes):
     # The environments
 
     def _write(self, lanes: Sequence[int]) -> None:
-        kernel = self._kernel
-        for lane in lanes if kernel is not None and self._is_started else ():
-            assert kernel is not None
-            gym_env_of(self.envs[lane])
+        for lane, kernel in self._kernel_of(lanes):
             kernel.write(lane)
 
     def _read(self, lanes: Sequence[int]) -> None:
-        kernel = self._kernel
-        for lane in lanes if kernel is not None and self._is_started else ():
-            assert kernel is not None
-            gym_env_of(self.envs[lane])
+        for lane, kernel in self._kernel_of(lanes):
             kernel.read(lane)
+
+    def _kernel_of(self, lanes: Sequence[int]) -> Iterator[tuple[int, LaneKernel]]:
+        """Yield each of `lanes`, and the kernel that holds its state, if there is one."""
+        kernel = self._kernel
+        if kernel is not None and self._is_started:
+            for lane in lanes:
+                gym_env_of(self.envs[lane])  # restores a current state that was set aside
+                yield lane, kernel
 
     def expose(self) -> None:
         _ = self.infos

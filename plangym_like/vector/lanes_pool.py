@@ -19,8 +19,7 @@ from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.results import Future
 from plangym_like.vector.hosted_lanes import HostedLanes, LaneChannel, Reply
 from plangym_like.vector.lanes import LaneStats, Seeds, Which, seed_after_loss
-from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import take
+from plangym_like.vector.tree import SharedArrays, take
 
 logger = logging.getLogger("plangym_like")
 
