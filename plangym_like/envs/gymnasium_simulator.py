@@ -532,10 +532,11 @@ class GymnasiumSimulator(RenderingSimulator):
             self._configured = now
             kernels.clear()
         if kind not in kernels:
-            # ``None`` if another wrapper takes part in steps.
-            transforms = self._transforms
-            is_usual = transforms is not None and not has_replaced_methods(self.base)
-            kernels[kind] = checked_kernel(self, transforms, kind) if is_usual else None
+            transforms = self._transforms  # ``None`` if another wrapper takes part in steps
+            if transforms is None or has_replaced_methods(self.base):
+                kernels[kind] = None
+            else:
+                kernels[kind] = checked_kernel(self, transforms, kind)
         return kernels[kind]
 
 
