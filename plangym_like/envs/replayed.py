@@ -239,7 +239,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             self._make_new,
             self.imager_of(env),
         )
-        self._proxy.seeds_only = self._outcome is not None and self._outcome.seeds_only
+        self._proxy.seeds_only = self._trial_result is not None and self._trial_result.seeds_only
         super()._set_up(self._proxy)
 
     def _copy(self) -> gymnasium.Env[Any, Any]:

@@ -46,7 +46,7 @@ from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
-_OUTCOME = struct.Struct("=d??")
+_REWARD_AND_FLAGS = struct.Struct("=d??")
 # Types of rewards and flags that cannot change.
 _FIXED = frozenset((bool, int, float, np.bool_, np.float64, np.float32))
 # The most bytes of observations that a copy keeps until its digest is needed.
@@ -114,8 +114,10 @@ class CachedCopy:
         """The log and the digest."""
         log, trace_digest, steps = self._path
         if steps:
-            for _, seen, outcome in steps:
-                trace_digest = _digest(trace_digest, seen + _packed(outcome) if outcome else seen)
+            for _, seen, reward_and_flags in steps:
+                trace_digest = _digest(
+                    trace_digest, seen + _packed(reward_and_flags) if reward_and_flags else seen
+                )
             log += b"".join([entry for entry, _, _ in steps])
             self.reached = log, trace_digest
         return log, trace_digest
@@ -144,16 +146,16 @@ class CachedCopy:
 
     def append_step(self, entry: bytes, result: Any) -> None:
         """Append the log entry of a step, and its result; both are needed when a row is made."""
-        obs, outcome, steps = result[0], result[1:4], self._path[2]
+        obs, reward_and_flags, steps = result[0], result[1:4], self._path[2]
         if (
             type(obs) is np.ndarray
             and not obs.dtype.hasobject
-            and _FIXED.issuperset(map(type, outcome))
+            and _FIXED.issuperset(map(type, reward_and_flags))
         ):
             seen = obs.tobytes()
         else:  # copied now, because later steps may change these objects
-            seen, outcome = _seen(obs, *outcome), ()
-        steps.append((entry, seen, outcome))
+            seen, reward_and_flags = _seen(obs, *reward_and_flags), ()
+        steps.append((entry, seen, reward_and_flags))
         if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
@@ -541,21 +543,21 @@ def _reseed(env: _Env, seed: int) -> None:
     restart_generators(held, [base._np_random, *links(env)], seed)
 
 
-def _seen(obs: Any, *outcome: Any) -> bytes:
+def _seen(obs: Any, *others: Any) -> bytes:
     """Return an observation, and the reward and flags of a step, as bytes."""
     if isinstance(obs, np.ndarray) and not obs.dtype.hasobject:
         content = obs.tobytes()
     else:
         content = _encoded(obs)
-    return content + _packed(outcome) if outcome else content
+    return content + _packed(others) if others else content
 
 
-def _packed(outcome: tuple[Any, ...]) -> bytes:
+def _packed(reward_and_flags: tuple[Any, ...]) -> bytes:
     """Return the reward and flags of a step as bytes."""
     try:
-        return _OUTCOME.pack(*outcome)
+        return _REWARD_AND_FLAGS.pack(*reward_and_flags)
     except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
-        return _encoded(outcome)
+        return _encoded(reward_and_flags)
 
 
 def _digest(before: bytes, seen: bytes) -> bytes:
