@@ -47,10 +47,8 @@ from plangym_like.states import random_state
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
 _REWARD_AND_FLAGS = struct.Struct("=d??")
-# Types of rewards and flags that cannot change.
-_FIXED = frozenset((bool, int, float, np.bool_, np.float64, np.float32))
 # The most bytes of observations that a copy keeps until its digest is needed.
-_MOST_UNREAD_NBYTES = 2**16
+_MOST_UNREAD_NBYTES = 2**18
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
 # During a replay, an image is taken after every so many steps.
@@ -112,21 +110,21 @@ class CachedCopy:
     @property
     def reached(self) -> tuple[bytes, bytes]:
         """The log and the digest."""
-        log, trace_digest, steps = self._path
-        if steps:
-            for _, seen, reward_and_flags in steps:
-                trace_digest = _digest(
-                    trace_digest, seen + _packed(reward_and_flags) if reward_and_flags else seen
-                )
-            log += b"".join([entry for entry, _, _ in steps])
+        log, trace_digest, entries, seen, ends = self._path
+        if ends:
+            start = 0
+            for end in ends:
+                trace_digest = _digest(trace_digest, seen[start:end])
+                start = end
+            log += entries
             self.reached = log, trace_digest
         return log, trace_digest
 
     @reached.setter
     def reached(self, reached: tuple[bytes, bytes]) -> None:
         # Assigned together with the steps, so that no interrupt comes between them.
-        steps: list[tuple[bytes, bytes, tuple[Any, ...]]] = []
-        self._path = *reached, steps
+        ends: list[int] = []
+        self._path = *reached, bytearray(), bytearray(), ends
 
     @property
     def log(self) -> bytes:
@@ -144,19 +142,14 @@ class CachedCopy:
         log, trace_digest = self.reached
         self.reached = log + entry, trace_digest
 
-    def append_step(self, entry: bytes, result: Any) -> None:
-        """Append the log entry of a step, and its result; both are needed when a row is made."""
-        obs, reward_and_flags, steps = result[0], result[1:4], self._path[2]
-        if (
-            type(obs) is np.ndarray
-            and not obs.dtype.hasobject
-            and _FIXED.issuperset(map(type, reward_and_flags))
-        ):
-            seen = obs.tobytes()
-        else:  # copied now, because later steps may change these objects
-            seen, reward_and_flags = _seen(obs, *reward_and_flags), ()
-        steps.append((entry, seen, reward_and_flags))
-        if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
+    def append_step(self, entry: bytes, seen: bytes) -> None:
+        """Append the log entry of a step, and what was seen; both are needed when a row is made."""
+        _, _, entries, before, ends = self._path
+        # In place: objects of their own for each step would take more time and memory.
+        entries += entry
+        before += seen
+        ends.append(len(before))
+        if len(before) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
 
@@ -419,7 +412,7 @@ class ReplayCache:
             result: Any = cached.env.step(own)
             if type(result) is not tuple or len(result) != 5:
                 result = as_step(result)
-            cached.append_step(entry, result)
+            cached.append_step(entry, _seen(*result[:4]))
         except BaseException:
             self.discard(cached)
             raise
@@ -549,18 +542,15 @@ def _seen(obs: Any, *others: Any) -> bytes:
         content = obs.tobytes()
     else:
         content = _encoded(obs)
-    return content + _packed(others) if others else content
-
-
-def _packed(reward_and_flags: tuple[Any, ...]) -> bytes:
-    """Return the reward and flags of a step as bytes."""
+    if not others:
+        return content
     try:
-        return _REWARD_AND_FLAGS.pack(*reward_and_flags)
+        return content + _REWARD_AND_FLAGS.pack(*others)
     except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
-        return _encoded(reward_and_flags)
+        return content + _encoded(others)
 
 
-def _digest(before: bytes, seen: bytes) -> bytes:
+def _digest(before: bytes, seen: bytes | bytearray) -> bytes:
     digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
     digest.update(seen)
     return digest.digest()
