@@ -11,8 +11,8 @@ The second command measures gymcts, too, if it is installed.
 alternate. Both sides roll out random moves to the end of the game, keep no tree from one move to
 the next, and solve subtrees. The bot is the C++ one with ``uct_c=2``, as in OpenSpiel's example;
 that is ``explore=1`` in `UCT`, because returns of -1 to 1 are scaled to 0 to 1. `UCT` has
-``explore=0.7``, which won 54 % of 256 games of Connect Four against 1. `PUCT` has ``explore=4``: its
-default, 1.25, is for priors of a network. Every game is one line of the file, with its moves.
+``explore=0.7``, which won 54 % of 256 games of Connect Four against 1. `PUCT` has ``explore=4``:
+its default, 1.25, is for priors of a network. Every game is one line of the file, with its moves.
 """
 
 from __future__ import annotations
