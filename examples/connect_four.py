@@ -44,12 +44,22 @@ class ConnectFour(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.board = np.zeros(2, np.int64)
-        return self.board.copy(), {}
+        return self.board.copy(), self._info()
 
     def step(self, action: Any) -> Any:
         boards, _, rewards, ended, _ = self.step_states(self.board[None], np.array([action]))
         self.board = boards[0]
-        return self.board.copy(), float(rewards[0]), bool(ended[0]), False, {}
+        return self.board.copy(), float(rewards[0]), bool(ended[0]), False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        legal, to_play = self.turns_of_states(self.board[None])
+        return {"action_mask": legal[0].astype(np.int8), "to_play": int(to_play[0])}
+
+    @staticmethod
+    def turns_of_states(boards: Any) -> tuple[Any, Any]:
+        """Return which columns are not full, ``(N, 7)``, and who moves, ``(N,)``."""
+        stones = boards[:, 1]
+        return (stones[:, None] & TOP) == 0, np.bitwise_count(stones).astype(np.int64) % 2
 
     @staticmethod
     def step_states(boards: Any, actions: Any) -> Any:
@@ -64,12 +74,6 @@ class ConnectFour(gymnasium.Env[Any, Any]):
         after, wrong = np.stack([stones & ~own, stones], axis=1), stone == 0
         ended = won | wrong | (stones == PLACES.sum())
         return after, after, np.where(wrong, -1.0, won), ended, np.zeros(len(boards), bool)
-
-
-RULES: dict[str, Any] = {
-    "legal": lambda obs, infos, states: (obs[:, 1:] & TOP) == 0,
-    "to_play": lambda obs, infos, states: np.bitwise_count(obs[:, 1]).astype(int) % 2,
-}
 
 
 def planes(boards: Any) -> torch.Tensor:
@@ -117,7 +121,9 @@ class Games:
         """Return the positions of some games, to search from."""
         states, boards = self.states[games], self.boards[games]
         zeros, flags = np.zeros(len(states)), np.zeros(len(states), bool)
-        return BatchTransition(states, boards, zeros, flags, flags, BatchInfo(len(states), {}))
+        legal, to_play = ConnectFour.turns_of_states(boards)
+        infos = BatchInfo(len(states), {"action_mask": legal, "to_play": to_play})
+        return BatchTransition(states, boards, zeros, flags, flags, infos)
 
     def play(self, actions: Any) -> tuple[Any, Any]:
         """Play an action in each game; return the movers' rewards, and which games ended."""
@@ -209,9 +215,9 @@ def learn(args: argparse.Namespace) -> list[tuple[int, float]]:
         moves.extend(saved["moves"])
         curve, played = saved["curve"], saved["played"]
     env = plangym_like.make(ConnectFour)
-    planner = planners.PUCT(env, network.evaluate, noise=0.25, alpha=1.0, **RULES)
-    player = planners.PUCT(env, network.evaluate, **RULES)
-    opponent = planners.UCT(env, rollout=ROWS * COLUMNS, **RULES)
+    planner = planners.PUCT(env, network.evaluate, noise=0.25, alpha=1.0)
+    player = planners.PUCT(env, network.evaluate)
+    opponent = planners.UCT(env, rollout=ROWS * COLUMNS)
     end, due = time.monotonic() + args.seconds, 0.0
     while True:
         found = self_play(planner, args, rng)

@@ -27,7 +27,7 @@ from plangym_like.batch.simulator import (
     as_step,
 )
 from plangym_like.envs.codec import Codec
-from plangym_like.envs.kernel import Kernel, NotVectorisableError
+from plangym_like.envs.kernel import Kernel, NotVectorisableError, has_replaced_methods
 from plangym_like.envs.rendering import RenderingSimulator
 from plangym_like.envs.transforms import checked_kernel
 from plangym_like.envs.wrapping import (
@@ -243,16 +243,14 @@ class GymnasiumSimulator(RenderingSimulator):
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel for actions of dtype `kind`, a type character, if there is one.
 
-        It is called when such actions first occur. The kernel is used if it agrees with the
-        environment (see `Kernel.disagreement`).
+        It is called when such actions first occur, unless a method of the environment is replaced
+        or a wrapper takes part in steps. The kernel is used if it agrees with the environment (see
+        `Kernel.disagreement`).
         """
         return None
 
     def configuration(self) -> tuple[Any, ...]:
-        """Return what kernels read when they are made; if it changes, new ones are made.
-
-        The number of the environment's attributes shows a replaced method, which is one more.
-        """
+        """Return what kernels read when they are made; if it changes, new ones are made."""
         return ()
 
     def make_memory(self) -> Any:
@@ -523,19 +521,23 @@ class GymnasiumSimulator(RenderingSimulator):
     def kernel_for(self, actions: Any) -> Kernel | None:
         """Return the kernel for the dtype of `actions`, if any; make it when first needed.
 
-        If the `configuration` has changed, the kernels are made and tested again.
+        If the `configuration` has changed, or the number of the environment's attributes (a
+        replaced method is one more), the kernels are made and tested again.
         """
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
-        then, now = self._configured, self.configuration()
+        then, now = self._configured, (len(vars(self.base)), *self.configuration())
         if len(now) != len(then) or not all(map(is_, now, then)):
             self._configured = now
             kernels.clear()
         if kind not in kernels:
-            # ``None`` if another wrapper takes part in steps.
             transforms = self._transforms
-            kernels[kind] = None if transforms is None else checked_kernel(self, transforms, kind)
+            # Without transforms, another wrapper takes part in steps.
+            if transforms is None or has_replaced_methods(self.base):
+                kernels[kind] = None
+            else:
+                kernels[kind] = checked_kernel(self, transforms, kind)
         return kernels[kind]
 
 

@@ -43,7 +43,7 @@ from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.replay import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.replayed_chain import CarriedState, ReplayedChain
-from plangym_like.snapshots.trial import MEASURED_STEPS
+from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
 
@@ -274,7 +274,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
         with contextlib.suppress(Exception):
-            for _ in range(MEASURED_STEPS):
+            for _ in while_quick(range(MEASURED_STEPS)):
                 self.env.step(space.sample())
         episode = proxy.trace_digest.hex() if self.always_tried else None
         (_, _, begun), *entries = self._logs.entries(proxy.log)
@@ -301,6 +301,16 @@ class ReplayedSimulator(GymnasiumSimulator):
             return CarriedState(first, used)
         finally:
             close_copy(used)
+
+    def _run_trial(self) -> str:
+        """Run the trial; also return a note if an episode is not given what the last one kept."""
+        note, lost = super()._run_trial(), self._proxy.cache.carried.lost
+        if note or not lost:
+            return note
+        return (
+            f"{lost}, which a wrapper keeps from one episode to the next, is another object in "
+            "each replayed episode: make it in the constructor of the wrapper"
+        )
 
     @property
     def seeds_only(self) -> bool:  # type: ignore[override]

@@ -47,6 +47,8 @@ from plangym_like.states import random_state
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
 _OUTCOME = struct.Struct("=d??")
+# Types of rewards and flags that cannot change.
+_FIXED = frozenset((bool, int, float, np.bool_, np.float64, np.float32))
 # The most bytes of observations that a copy keeps until its digest is needed.
 _MOST_UNREAD_NBYTES = 2**16
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
@@ -112,16 +114,16 @@ class CachedCopy:
         """The log and the digest."""
         log, trace_digest, steps = self._path
         if steps:
-            for _, seen in steps:
-                trace_digest = _digest(trace_digest, seen)
-            log += b"".join([entry for entry, _ in steps])
+            for _, seen, outcome in steps:
+                trace_digest = _digest(trace_digest, seen + _packed(outcome) if outcome else seen)
+            log += b"".join([entry for entry, _, _ in steps])
             self.reached = log, trace_digest
         return log, trace_digest
 
     @reached.setter
     def reached(self, reached: tuple[bytes, bytes]) -> None:
         # Assigned together with the steps, so that no interrupt comes between them.
-        steps: list[tuple[bytes, bytes]] = []
+        steps: list[tuple[bytes, bytes, tuple[Any, ...]]] = []
         self._path = *reached, steps
 
     @property
@@ -140,10 +142,18 @@ class CachedCopy:
         log, trace_digest = self.reached
         self.reached = log + entry, trace_digest
 
-    def append_step(self, entry: bytes, seen: bytes) -> None:
-        """Append the log entry of a step, and what was seen; both are needed when a row is made."""
-        steps = self._path[2]
-        steps.append((entry, seen))
+    def append_step(self, entry: bytes, result: Any) -> None:
+        """Append the log entry of a step, and its result; both are needed when a row is made."""
+        obs, outcome, steps = result[0], result[1:4], self._path[2]
+        if (
+            type(obs) is np.ndarray
+            and not obs.dtype.hasobject
+            and _FIXED.issuperset(map(type, outcome))
+        ):
+            seen = obs.tobytes()
+        else:  # copied now, because later steps may change these objects
+            seen, outcome = _seen(obs, *outcome), ()
+        steps.append((entry, seen, outcome))
         if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
@@ -407,7 +417,7 @@ class ReplayCache:
             result: Any = cached.env.step(own)
             if type(result) is not tuple or len(result) != 5:
                 result = as_step(result)
-            cached.append_step(entry, _seen(*result[:4]))
+            cached.append_step(entry, result)
         except BaseException:
             self.discard(cached)
             raise
@@ -537,12 +547,15 @@ def _seen(obs: Any, *outcome: Any) -> bytes:
         content = obs.tobytes()
     else:
         content = _encoded(obs)
-    if not outcome:
-        return content
+    return content + _packed(outcome) if outcome else content
+
+
+def _packed(outcome: tuple[Any, ...]) -> bytes:
+    """Return the reward and flags of a step as bytes."""
     try:
-        return content + _OUTCOME.pack(*outcome)
+        return _OUTCOME.pack(*outcome)
     except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
-        return content + _encoded(outcome)
+        return _encoded(outcome)
 
 
 def _digest(before: bytes, seen: bytes) -> bytes:

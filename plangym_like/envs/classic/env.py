@@ -40,7 +40,6 @@ from plangym_like.envs.kernel import (
     Kernel,
     NotVectorisableError,
     Outcomes,
-    has_replaced_methods,
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.states.rows import HEADER_NBYTES, Row
@@ -246,13 +245,11 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return codec
 
     def make_kernel(self, kind: str) -> Kernel | None:
-        """Return the kernel, or ``None`` if a wrapper or a replaced method is in the way."""
-        if self.plain_infos or has_replaced_methods(self.base):
-            return None
+        """Return the kernel."""
         return ClassicBlocks(self)
 
     def configuration(self) -> tuple[Any, ...]:
-        return len(vars(self.base)), *self.codec.dynamics.settings(self.base)
+        return self.codec.dynamics.settings(self.base)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one row with Python numbers, not arrays; return ``None`` if this is not possible."""
