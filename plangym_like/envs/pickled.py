@@ -222,7 +222,7 @@ class PickledSimulator(GymnasiumSimulator):
     def make_codec(self) -> PickleCodec:
         """Reset the environment, and return the codec."""
         self.reset_once()
-        known = self._outcome
+        known = self._trial_result
         return PickleCodec(
             self.env,
             self.name,

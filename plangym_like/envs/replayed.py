@@ -44,7 +44,7 @@ from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.replay import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.replayed_chain import CarriedState, ReplayedChain
-from plangym_like.snapshots.trial import MEASURED_STEPS
+from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
 
@@ -240,7 +240,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             self._make_new,
             self.imager_of(env),
         )
-        self._proxy.seeds_only = self._outcome is not None and self._outcome.seeds_only
+        self._proxy.seeds_only = self._trial_result is not None and self._trial_result.seeds_only
         super()._set_up(self._proxy)
 
     def _copy(self) -> gymnasium.Env[Any, Any]:
@@ -275,7 +275,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
         with contextlib.suppress(Exception):
-            for _ in range(MEASURED_STEPS):
+            for _ in while_quick(range(MEASURED_STEPS)):
                 self.env.step(space.sample())
         episode = proxy.trace_digest.hex() if self.always_tried else None
         (_, _, begun), *entries = self._logs.entries(proxy.log)
@@ -291,11 +291,6 @@ class ReplayedSimulator(GymnasiumSimulator):
             episode=episode,
         )
 
-    def _run_trial(self) -> str:
-        note = super()._run_trial()
-        suggest_state_attributes(self, innermost(self._proxy), "its actions since the reset")
-        return note
-
     def _find_carried(self) -> CarriedState:
         """Return what reads and writes the state that a chain takes over from an episode."""
         first = self._proxy.env
@@ -307,6 +302,17 @@ class ReplayedSimulator(GymnasiumSimulator):
             return CarriedState(first, used)
         finally:
             close_copy(used)
+
+    def _run_trial(self) -> str:
+        """Run the trial; also return a note if an episode is not given what the last one kept."""
+        note, lost = super()._run_trial(), self._proxy.cache.carried.lost
+        suggest_state_attributes(self, innermost(self._proxy), "its actions since the reset")
+        if note or not lost:
+            return note
+        return (
+            f"{lost}, which a wrapper keeps from one episode to the next, is another object in "
+            "each replayed episode: make it in the constructor of the wrapper"
+        )
 
     @property
     def seeds_only(self) -> bool:  # type: ignore[override]

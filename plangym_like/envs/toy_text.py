@@ -33,7 +33,6 @@ from plangym_like.envs.kernel import (
     NotVectorisableError,
     Outcomes,
     States,
-    has_replaced_methods,
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import qualified_name
@@ -362,15 +361,12 @@ class ToyTextSimulator(GymnasiumSimulator):
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that steps rows with a table, if there is one."""
         codec = self.codec
-        if self.plain_infos or has_replaced_methods(self.base):
-            return None
         if not isinstance(codec, GridCodec) or not codec.has_table:
             return None
         return TableBlocks(self)
 
     def configuration(self) -> tuple[Any, ...]:
-        own = vars(self.base)
-        return len(own), own.get("P")
+        return (vars(self.base).get("P"),)
 
 
 class ToyTextEnv(FamilyEnv):

@@ -46,7 +46,7 @@ from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
-_OUTCOME = struct.Struct("=d??")
+_REWARD_AND_FLAGS = struct.Struct("=d??")
 # The most bytes of observations that a copy keeps until its digest is needed.
 _MOST_UNREAD_NBYTES = 2**18
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
@@ -539,18 +539,18 @@ def _reseed(env: _Env, seed: int) -> None:
     restart_generators(held, [base._np_random, *links(env)], seed)
 
 
-def _seen(obs: Any, *outcome: Any) -> bytes:
+def _seen(obs: Any, *others: Any) -> bytes:
     """Return an observation, and the reward and flags of a step, as bytes."""
     if isinstance(obs, np.ndarray) and not obs.dtype.hasobject:
         content = obs.tobytes()
     else:
         content = _encoded(obs)
-    if not outcome:
+    if not others:
         return content
     try:
-        return content + _OUTCOME.pack(*outcome)
+        return content + _REWARD_AND_FLAGS.pack(*others)
     except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
-        return content + _encoded(outcome)
+        return content + _encoded(others)
 
 
 def _digest(before: bytes, seen: bytes | bytearray) -> bytes:

@@ -30,9 +30,10 @@ from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import Change, Start
 from plangym_like.snapshots.chain_state import WrapperValues
 from plangym_like.snapshots.chains import ATOMS, CONSTANT, innermost, links
-from plangym_like.snapshots.configuration import kind_of
+from plangym_like.snapshots.configuration import is_ordinary, kind_of
 from plangym_like.snapshots.known_wrappers import Forwarding, StateOwner, foreign_wrappers, is_known
 from plangym_like.snapshots.replay import CachedCopy, ReplayCache
+from plangym_like.snapshots.trial import while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import padded
 
@@ -52,8 +53,9 @@ _RESET = frozenset(
     ]
 )
 
-# After so many steps, it is known which attributes an environment sets itself.
-_PLAYED = 12
+# After so many steps, it is known which attributes an environment sets itself, and which objects a
+# wrapper makes late.
+_PLAYED, _PLAYED_IN_WRAPPERS = 12, 3
 
 _Env = gymnasium.Env[Any, Any]
 
@@ -261,7 +263,19 @@ class _Owners(WrapperValues):
 
     def _walk_link(self, owner: StateOwner, link: Any) -> None:
         self._links |= self._held
+        while any(other.place == owner.place for other in self.owners if other is not owner):
+            owner.place += "'"
         super()._walk_link(owner, link)
+
+    def locate(self, place: str) -> Any:
+        """Return the object that is called `place`; ``None`` if only a reset makes it."""
+        if place in self.named:
+            return self.named[place].locate()
+        # In a wrapper of Gymnasium to which another wrapper has added an attribute, each object
+        # owns its state; in a new one, the state is named attributes of these objects.
+        outer, _, name = place.rpartition(".")
+        found = getattr(self.named[outer].locate(), name, None) if outer in self.named else None
+        return found if is_ordinary(type(found)) else None
 
     def states(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the name and the attributes of each owner; leave out what each reset replaces."""
@@ -293,6 +307,9 @@ class CarriedState:
         Bytes to reserve in each row, if the state has this size or up to twice its size.
     is_empty : bool
         Whether no wrapper has state that a reset keeps, and none can change the environment.
+    lost : str
+        The name of an object that is not taken over although resets keep it, because a wrapper
+        makes it after its construction; empty if none was found.
 
     Raises
     ------
@@ -305,7 +322,7 @@ class CarriedState:
         self._places = dict(new._references)
         foreign = bool(foreign_wrappers(first))
         self.is_empty = not foreign and not any(new.states())
-        self.nbytes = 0
+        self.nbytes, self.lost = 0, ""
         # Numbers and text of a new environment; the names of attributes that it sets itself, or
         # ``None`` if no wrapper may change it.
         self._settings: dict[str, Any] = {}
@@ -320,6 +337,8 @@ class CarriedState:
         for place, thing in owners._references.items():
             self._places.setdefault(place, thing)
         self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
+        if foreign:
+            self.lost = _kept_late(new, used)
 
     def read(self, env: _Env, changed: Collection[tuple[int, str]]) -> bytes | None:
         """Return what the chain `env` takes over, as bytes; ``None`` if nothing.
@@ -369,9 +388,9 @@ class CarriedState:
         try:
             parts, settings, outside = plain_data.decode(data, self._known(owners))
             for place, kept in parts.items():
-                # An object that is missing here is made by the reset.
-                if place in owners.named:
-                    _write(owners.named[place].locate(), kept)
+                thing = owners.locate(place)
+                if thing is not None:
+                    _write(thing, kept)
             vars(found[-1]).update(settings)
             for at, name, value in outside:
                 setattr(found[at], name, value)
@@ -387,6 +406,25 @@ class CarriedState:
         own = vars(base).get("_np_random")
         references = [owners._references.get(name, here) for name, here in self._places.items()]
         return [base if own is None else own, *references]
+
+
+def _kept_late(new: _Owners, used: _Env) -> str:
+    """Return the name of an object in `used` that resets keep, and that `new` does not have.
+
+    The name is empty if there is none. The chain `used` has been reset; it takes a few steps, and
+    is reset again.
+    """
+    _take_steps(used, _PLAYED_IN_WRAPPERS)
+    late = {
+        place: owner.locate()
+        for place, owner in _Owners(used).named.items()
+        if new.locate(place) is None
+    }
+    if not late:
+        return ""
+    used.reset(seed=1)
+    later = _Owners(used)
+    return next((place for place, thing in late.items() if later.locate(place) is thing), "")
 
 
 def _write(thing: Any, kept: dict[str, Any]) -> None:
@@ -407,21 +445,28 @@ def own_names(used: Any, new: dict[str, Any]) -> frozenset[str]:
     Parameters
     ----------
     used : gymnasium.Env
-        The environment without wrappers. It is reset, and takes a dozen steps.
+        The environment without wrappers. It is reset, and takes a dozen steps, or fewer if they are
+        slow.
     new : dict
         What `atoms_of` returned for a new environment. An attribute that differs from it, such as
         the number of a connection, is counted too.
     """
-    actions = copy.deepcopy(used.action_space)
-    actions.seed(0)
     with contextlib.suppress(Exception):
         used.reset(seed=0)
-        for _ in range(_PLAYED):
-            if any(used.step(actions.sample())[2:4]):
-                break
+    _take_steps(used, _PLAYED)
     after = atoms_of(used)
     names = {**new, **after}
     return frozenset(name for name in names if not is_same(new.get(name), after.get(name)))
+
+
+def _take_steps(env: Any, count: int) -> None:
+    """Take `count` steps, or fewer if they are slow, raise an error, or end the episode."""
+    actions = copy.deepcopy(env.action_space)
+    actions.seed(0)
+    with contextlib.suppress(Exception):
+        for _ in while_quick(range(count)):
+            if any(env.step(actions.sample())[2:4]):
+                break
 
 
 def atoms_of(env: Any) -> dict[str, Any]:

@@ -23,9 +23,15 @@ from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import env_factory, make_envs, make_lanes
-from plangym_like.vector.memory import nbytes_of
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.tree import Leaf, is_leaf, tree_leaves, tree_map, tree_unflatten
+from plangym_like.vector.tree import (
+    Leaf,
+    is_leaf,
+    nbytes_of,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
 
 
 def make_env(
@@ -321,7 +327,10 @@ class ParallelGymAgent(Agent):
             actions = tree_unflatten(self._action_layout, values)
             self._rewind(workspace, t)
             row = rows.step(actions)
-        workspace.set_row(t, self._names, row, self._place.device)
+        if self._place.device.type != "cpu":
+            row = [tensor.to(self._place.device) for tensor in row]
+        for name, tensor in zip(self._names, row, strict=True):
+            workspace.set(name, t, tensor)
         if self.reward_at_t:
             self._move_reward(workspace, t, ended)
 

@@ -34,7 +34,7 @@ from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.kernel import Kernel, has_replaced_methods, trial_actions
+from plangym_like.envs.kernel import Kernel, trial_actions
 from plangym_like.envs.mujoco.batch import Robot, RobotKernel
 from plangym_like.envs.mujoco.physics import (
     INTEGRATION,
@@ -212,7 +212,7 @@ class MujocoSimulator(GymnasiumSimulator):
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel for the robot, or ``None`` if there is none."""
-        if self.plain_infos or self.codec.edits_model or has_replaced_methods(self.base):
+        if self.codec.edits_model:
             return None
         assert isinstance(self.frameskip, int)
         limit: Any = self.time_limit
@@ -224,10 +224,6 @@ class MujocoSimulator(GymnasiumSimulator):
             elapsed_at=None if limit is None else self.wrappers_at,
             limit=lambda: limit._max_episode_steps,
         )
-
-    def configuration(self) -> tuple[Any, ...]:
-        # The kernel reads all numbers in each batch.
-        return (len(vars(self.base)),)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one of Gymnasium's robots by one frame; return ``None`` if this is not possible.

@@ -159,8 +159,24 @@ def test_workers_agree(case: str, isolate: bool) -> None:
 # Over episodes
 
 
-def test_normalisers_keep_their_statistics_over_episodes() -> None:
-    wrappers = [gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward]
+class Noting(gymnasium.Wrapper):
+    """Adds an attribute to the innermost wrapper, which is one of Gymnasium's."""
+
+    def step(self, action: Any) -> Any:
+        link: Any = self.env
+        while isinstance(link.env, gymnasium.Wrapper):
+            link = link.env
+        link.noted = getattr(link, "noted", 0) + 1
+        return self.env.step(action)
+
+
+NORMALISERS = [gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward]
+
+
+@pytest.mark.parametrize(
+    "wrappers", [NORMALISERS, [NORMALISERS[1], *NORMALISERS, Noting]], ids=["alone", "changed"]
+)
+def test_normalisers_keep_their_statistics_over_episodes(wrappers: Any) -> None:
     theirs: Any = Machine()
     for kind in wrappers:
         theirs = kind(theirs)
@@ -208,6 +224,31 @@ def test_what_the_environment_sets_itself_begins_anew_in_each_episode(wrappers: 
         assert_same(again.state, first)
         assert env.gym_env.unwrapped.episodes == 1
         env.step_batch([0, 1, 2], again.state)
+
+
+class Late(gymnasium.Wrapper):
+    """Makes an object in its first episode, and keeps it in later ones if `keeps` is true."""
+
+    def __init__(self, env: gymnasium.Env, keeps: bool) -> None:
+        super().__init__(env)
+        self.keeps = keeps
+
+    def reset(self, **kwargs: Any) -> Any:
+        if not self.keeps:
+            vars(self).pop("held", None)
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if not hasattr(self, "held"):
+            self.held = Model()
+        return self.env.step(action)
+
+
+def test_an_object_that_a_wrapper_makes_late_and_keeps_is_named() -> None:
+    with plangym_like.make(Machine, wrappers=[(Late, {"keeps": True})]) as env:
+        assert env.exactness == "approximate" and "Late.held, which a wrapper" in env.exactness_note
+    with plangym_like.make(Machine, wrappers=[(Late, {"keeps": False})]) as env:
+        assert env.exactness == "exact"
 
 
 # Changes from outside

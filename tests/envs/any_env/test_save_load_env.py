@@ -252,6 +252,17 @@ def test_step_states_gets_its_own_actions() -> None:
     assert rewards.tolist() == [env.step(action, state, dt=3).reward for action in kept]
 
 
+def test_a_replaced_step_takes_the_place_of_step_states() -> None:
+    env = plangym_like.make(Sleds)
+    state = env.reset(seed=0).state
+    before = env.step_batch([0, 1, 2], state).rewards
+    step = env.simulator.base.step
+    env.simulator.base.step = lambda action: (step(action)[0], 7.0, False, False, {})
+    assert env.step_batch([0, 1, 2], state).rewards.tolist() == [7.0, 7.0, 7.0]
+    del env.simulator.base.step
+    assert env.step_batch([0, 1, 2], state).rewards.tolist() == before.tolist()
+
+
 class Short(WrongLate):
     """From a number of rows, `step_states` returns what is of another shape or dtype."""
 
