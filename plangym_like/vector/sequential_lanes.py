@@ -70,9 +70,8 @@ class SequentialLanes(Lanes):
     def collect(self, step: Step) -> None:
         actions, (obs, rewards, terminated, truncated), lanes, ended, finals = step
         plain = isinstance(obs, np.ndarray)
-        shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
+        shape, dtype, parts = (obs.shape[1:], obs.dtype, []) if plain else ((), None, parts_of(obs))
         whole = plain and shape == () and dtype == np.int64
-        parts = [] if plain else parts_of(obs)
         simple = type(actions) is np.ndarray and not actions.dtype.hasobject
         numbers = simple and actions.ndim == 1
         chosen, flags = self._chosen(lanes), None if ended is None else ended.tolist()
@@ -111,9 +110,7 @@ class SequentialLanes(Lanes):
                         is_reset = True
                         value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
-                if type(info) is dict and (
-                    not info or _CONSTANTS.issuperset(map(type, info.values()))
-                ):
+                if type(info) is dict and _CONSTANTS.issuperset(map(type, info.values())):
                     infos[lane] = info.copy()
                 else:
                     infos[lane] = owned_info(info)
@@ -123,7 +120,7 @@ class SequentialLanes(Lanes):
                     fits = whole and type(value) is int
                 if fits:
                     obs[lane] = value
-                elif not parts or not put_parts(parts, lane, value):
+                elif not put_parts(parts, lane, value):
                     put(self.observation_space, obs, lane, value)
         except BaseException as error:
             done = "reset" if is_reset else "stepped"
