@@ -4,9 +4,11 @@ An episode is played in closed loop: each action is the first one of a new plan,
 `dt` steps of the environment. Wall times include everything but opening the environment.
 
 The planning speed is that of one plan for HalfCheetah, from the same state and of the same size, by
-MPPI and CEM of this package and by ``pytorch-mppi`` (left out if it is not installed). That package
-has no simulator, so it is measured with three: Gymnasium's environment, set and stepped plan by
-plan; `mujoco.rollout` on as many threads; and `step_batch`.
+MPPI and CEM of this package, and by MPPI of ``judo`` (``judo-rai``) and ``pytorch-mppi``, each left
+out if it is not installed. judo simulates with `mujoco.rollout`, on one thread for each candidate;
+judo-rai 0.1.0 needs MuJoCo below 3.7, so install it in a virtual environment of its own.
+pytorch-mppi has no simulator, so it is measured with three: Gymnasium's environment, set and
+stepped plan by plan; `mujoco.rollout` on as many threads; and `step_batch`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import gymnasium.envs.mujoco
 import numpy as np
 from harness import in_turn, medians, seconds_of
 
@@ -24,6 +28,9 @@ import plangym_like
 from plangym_like.planners import CEM, ICEM, MPPI, Planner, play
 
 STEPS, ROUNDS = 1000, 7
+ASSETS = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
+# What plans once, and what closes it.
+Controller: TypeAlias = tuple[Callable[[], object], Callable[[], object]]
 
 
 _SHORT = {"horizon": 12, "batch": 30, "elites": 4, "beta": 1.0, "dt": 5}
@@ -67,10 +74,8 @@ def play_task(*, task: str, n_workers: int | None, seed: int) -> dict[str, Any]:
     }
 
 
-def controllers(
-    n_workers: int, batch: int, horizon: int
-) -> dict[str, tuple[Callable[[], object], Callable[[], None]]]:
-    """Return what plans once, and what closes it, by name."""
+def controllers(n_workers: int, batch: int, horizon: int) -> dict[str, Controller]:
+    """Return all controllers by name."""
     env = plangym_like.make("HalfCheetah-v5", n_workers=n_workers)
     state = env.reset(seed=0).state
     budget = (batch + 1) * horizon
@@ -89,18 +94,56 @@ def controllers(
         "MPPI of this package": (ours(mppi), env.close),
         "CEM of this package, 5 iterations": (ours(cem), lambda: None),
     }
-    try:
-        import torch
-        from pytorch_mppi import MPPI as TorchMPPI
-    except ImportError:
-        print("pytorch-mppi is not installed, and left out", file=sys.stderr)
-        return found
+    for package, others in (("judo", _judo), ("pytorch-mppi", _pytorch_mppi)):
+        try:
+            found |= others(env, state, n_workers, batch, horizon)
+        except ImportError:
+            print(f"{package} is not installed, and left out", file=sys.stderr)
+    return found
+
+
+def _judo(env: Any, state: Any, n_workers: int, batch: int, horizon: int) -> dict[str, Controller]:
+    """Return MPPI of judo; it chooses its number of threads itself."""
+    import judo.tasks.base
+    from judo.controller import Controller as JudoController
+    from judo.controller import ControllerConfig
+    from judo.optimizers.mppi import MPPI, MPPIConfig
+
+    # A task would download the meshes of judo's own models, which are not needed here.
+    judo.tasks.base.download_and_extract_meshes = lambda **options: None
+    view, frame_skip = env.view_state(state), 5
+
+    class HalfCheetah(judo.tasks.base.Task):
+        config_t = judo.tasks.base.TaskConfig
+
+        def reward(self, states: Any, sensors: Any, controls: Any, metadata: Any = None) -> Any:
+            seconds = frame_skip * self.dt
+            speeds = (states[:, -1, 0] - view["qpos"][0]) / seconds
+            return speeds - 0.1 * np.square(controls[:, ::frame_skip]).sum(axis=(1, 2))
+
+    task = HalfCheetah(ASSETS / "half_cheetah.xml")
+    config = ControllerConfig(horizon=horizon * frame_skip * task.dt, spline_order="zero")
+    optimizer = MPPI(MPPIConfig(num_rollouts=batch, num_nodes=horizon, sigma=0.5), task.nu)
+    controller = JudoController(config, task, optimizer)
+    controller.current_state = np.concatenate([view["qpos"], view["qvel"]])
+    assert controller.num_timesteps == horizon * frame_skip
+    return {"MPPI of judo": (controller.update_action, lambda: None)}
+
+
+def _pytorch_mppi(
+    env: Any, state: Any, n_workers: int, batch: int, horizon: int
+) -> dict[str, Controller]:
+    """Return pytorch-mppi on three simulators."""
+    import torch
+    from pytorch_mppi import MPPI
+
     torch.set_num_threads(n_workers)
     simulators = {
         "gymnasium, plan by plan": _with_gymnasium,
         f"mujoco.rollout, {n_workers} threads": _with_rollout,
         "step_batch": _with_step_batch,
     }
+    found: dict[str, Controller] = {}
     for name, simulator in simulators.items():
         dynamics, first, close = simulator(env, state, n_workers)
         rewards: list[Any] = []
@@ -115,7 +158,7 @@ def controllers(
         def cost(states: Any, actions: Any, rewards: Any = rewards) -> Any:
             return rewards[0]
 
-        controller = TorchMPPI(
+        controller = MPPI(
             step,
             cost,
             len(first),
@@ -135,7 +178,6 @@ def controllers(
 
 def _with_gymnasium(env: Any, state: Any, n_workers: int) -> Any:
     """Return dynamics ``(states, actions) -> states, rewards``, the first state, and `close`."""
-    import gymnasium
 
     base: Any = gymnasium.make("HalfCheetah-v5").unwrapped
     base.reset(seed=0)
@@ -155,7 +197,7 @@ def _with_gymnasium(env: Any, state: Any, n_workers: int) -> Any:
 
 def _with_rollout(env: Any, state: Any, n_workers: int) -> Any:
     """As `_with_gymnasium`, on MuJoCo's own function for many states."""
-    import gymnasium
+
     import mujoco
     from mujoco import rollout
 
