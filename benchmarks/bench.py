@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness import CORES, FIGURES, machine, publish, table
+from harness import CORES, FIGURES, publish, table
 from interleave import (
     Contest,
     Entry,
     Figure,
+    begun,
     contest_parser,
-    interpreters,
     method,
     paired_ratio,
     shown,
@@ -208,11 +208,8 @@ def main() -> None:
     arguments.add_argument("--only", nargs="+", choices=[task.key for task in TASKS])
     options = arguments.parse_args()
     rounds, seconds, batch_rounds, batch_seconds = QUICK if options.quick else FULL
-    shared: dict[str, Any] = {"interpreters": interpreters(options.python), "versions": {}}
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "rounds": rounds,
-        "versions": shared["versions"],
+    results, shared = begun(options, rounds)
+    results |= {
         "throughput": [],
         "parallel_over_serial": {"plangym_like": {}, "plangym": {}},
         "one_row": {},

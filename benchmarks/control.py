@@ -4,105 +4,78 @@ An episode is played in closed loop: each action is the first one of a new plan,
 `dt` steps of the environment. Wall times include everything but opening the environment.
 
 The planning speed is that of one plan for HalfCheetah, from the same state and of the same size, by
-MPPI and CEM of this package and by ``pytorch-mppi`` (left out if it is not installed). That package
-has no simulator, so it is measured with three: Gymnasium's environment, set and stepped plan by
-plan; `mujoco.rollout` on as many threads; and `step_batch`.
+MPPI and CEM of this package, and by MPPI of ``judo`` (``judo-rai``) and ``pytorch-mppi``, each left
+out if it is not installed. judo simulates with `mujoco.rollout`, on one thread for each candidate;
+judo-rai 0.1.0 needs MuJoCo below 3.7, so install it in a virtual environment of its own.
+pytorch-mppi has no simulator, so it is measured with three: Gymnasium's environment, set and
+stepped plan by plan; `mujoco.rollout` on as many threads; and `step_batch`.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import gymnasium.envs.mujoco
 import numpy as np
+from harness import in_turn, medians, seconds_of
 
 import plangym_like
 from plangym_like.planners import CEM, ICEM, MPPI, Planner, play
 
-PLANNERS: dict[str, type[Planner]] = {"CEM": CEM, "ICEM": ICEM, "MPPI": MPPI}
 STEPS, ROUNDS = 1000, 7
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task, the planner that plays it, and a return to reach in 1,000 steps, or None."""
-
-    env_id: str
-    planner: str
-    plans: int
-    options: dict[str, Any] = field(default_factory=dict)
-    aim: float | None = None
+ASSETS = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
+# What plans once, and what closes it.
+Controller: TypeAlias = tuple[Callable[[], object], Callable[[], object]]
 
 
 _SHORT = {"horizon": 12, "batch": 30, "elites": 4, "beta": 1.0, "dt": 5}
-TASKS = {
-    task.env_id: task
-    for task in (
-        Task(
-            "HalfCheetah-v5",
-            "ICEM",
-            100,
-            {"horizon": 15, "batch": 40, "elites": 5, "beta": 0.25, "dt": 2},
-            6000,
-        ),
-        Task("walker-walk", "MPPI", 24, {"horizon": 10, "batch": 24, "dt": 4}, 800),
-        Task(
-            "cartpole-swingup",
-            "ICEM",
-            100,
-            {"horizon": 12, "batch": 30, "elites": 4, "beta": 1.0, "dt": 10},
-            800,
-        ),
-        Task(
-            "cheetah-run",
-            "ICEM",
-            150,
-            {"horizon": 12, "batch": 50, "elites": 5, "beta": 1.0, "dt": 5},
-            600,
-        ),
-        Task("finger-spin", "ICEM", 60, _SHORT),
-        Task("reacher-easy", "ICEM", 60, _SHORT),
-        Task("ball_in_cup-catch", "ICEM", 60, _SHORT),
-        Task("Swimmer-v5", "ICEM", 60, {**_SHORT, "horizon": 20}),
-    )
+# For each task: the planner, how many plans it has for an action, and its options.
+TASKS: dict[str, tuple[type[Planner], int, dict[str, Any]]] = {
+    "HalfCheetah-v5": (
+        ICEM,
+        100,
+        {"horizon": 15, "batch": 40, "elites": 5, "beta": 0.25, "dt": 2},
+    ),
+    "walker-walk": (MPPI, 24, {"horizon": 10, "batch": 24, "dt": 4}),
+    "cartpole-swingup": (ICEM, 100, {**_SHORT, "dt": 10}),
+    "cheetah-run": (ICEM, 150, {**_SHORT, "batch": 50, "elites": 5}),
+    "finger-spin": (ICEM, 60, _SHORT),
+    "reacher-easy": (ICEM, 60, _SHORT),
+    "ball_in_cup-catch": (ICEM, 60, _SHORT),
+    "Swimmer-v5": (ICEM, 60, {**_SHORT, "horizon": 20}),
 }
 
 
-def play_task(task: Task, steps: int, n_workers: int | None, seed: int) -> dict[str, Any]:
-    """Play one episode, and return its figures."""
-    with plangym_like.make(task.env_id, n_workers=n_workers) as env:
+def play_task(*, task: str, n_workers: int | None, seed: int) -> dict[str, Any]:
+    """Play one episode of `STEPS` steps, and return its figures."""
+    kind, plans, options = TASKS[task]
+    with plangym_like.make(task, n_workers=n_workers) as env:
         state = env.reset(seed=seed).state
-        planner: Any = PLANNERS[task.planner](env, **task.options)
-        budget = (task.plans + 1) * planner.horizon
+        planner: Any = kind(env, **options)
+        budget = (plans + 1) * planner.horizon
         begun = time.perf_counter()
-        episode = play(planner, steps // planner.dt, state, budget=budget, seed=seed, progress=True)
+        episode = play(planner, STEPS // planner.dt, state, budget=budget, seed=seed, progress=True)
         wall = time.perf_counter() - begun
     spent = episode.spent
     return {
-        "task": task.env_id,
-        "planner": task.planner,
-        "options": task.options,
-        "plans": task.plans,
+        "planner": kind.__name__,
+        "options": options,
+        "plans": plans,
         "steps": len(episode) * planner.dt,
-        "seed": seed,
         "return": round(episode.score, 1),
-        "aim": task.aim if steps == STEPS else None,
         "seconds": round(wall, 2),
-        "plans_per_second": round(len(episode) / wall, 2),
         "transitions_per_second": round(spent.transitions / wall),
-        "frames_per_second": round(spent.frames / wall),
         "outside_env": round(1 - spent.seconds_in_env / spent.seconds, 4),
     }
 
 
-def controllers(
-    n_workers: int, batch: int, horizon: int
-) -> dict[str, tuple[Callable[[], object], Callable[[], None]]]:
-    """Return what plans once, and what closes it, by name."""
+def controllers(n_workers: int, batch: int, horizon: int) -> dict[str, Controller]:
+    """Return all controllers by name."""
     env = plangym_like.make("HalfCheetah-v5", n_workers=n_workers)
     state = env.reset(seed=0).state
     budget = (batch + 1) * horizon
@@ -121,18 +94,56 @@ def controllers(
         "MPPI of this package": (ours(mppi), env.close),
         "CEM of this package, 5 iterations": (ours(cem), lambda: None),
     }
-    try:
-        import torch
-        from pytorch_mppi import MPPI as TorchMPPI
-    except ImportError:
-        print("pytorch-mppi is not installed, and left out", file=sys.stderr)
-        return found
+    for package, others in (("judo", _judo), ("pytorch-mppi", _pytorch_mppi)):
+        try:
+            found |= others(env, state, n_workers, batch, horizon)
+        except ImportError:
+            print(f"{package} is not installed, and left out", file=sys.stderr)
+    return found
+
+
+def _judo(env: Any, state: Any, n_workers: int, batch: int, horizon: int) -> dict[str, Controller]:
+    """Return MPPI of judo; it chooses its number of threads itself."""
+    import judo.tasks.base
+    from judo.controller import Controller as JudoController
+    from judo.controller import ControllerConfig
+    from judo.optimizers.mppi import MPPI, MPPIConfig
+
+    # A task would download the meshes of judo's own models, which are not needed here.
+    judo.tasks.base.download_and_extract_meshes = lambda **options: None
+    view, frame_skip = env.view_state(state), 5
+
+    class HalfCheetah(judo.tasks.base.Task):
+        config_t = judo.tasks.base.TaskConfig
+
+        def reward(self, states: Any, sensors: Any, controls: Any, metadata: Any = None) -> Any:
+            seconds = frame_skip * self.dt
+            speeds = (states[:, -1, 0] - view["qpos"][0]) / seconds
+            return speeds - 0.1 * np.square(controls[:, ::frame_skip]).sum(axis=(1, 2))
+
+    task = HalfCheetah(ASSETS / "half_cheetah.xml")
+    config = ControllerConfig(horizon=horizon * frame_skip * task.dt, spline_order="zero")
+    optimizer = MPPI(MPPIConfig(num_rollouts=batch, num_nodes=horizon, sigma=0.5), task.nu)
+    controller = JudoController(config, task, optimizer)
+    controller.current_state = np.concatenate([view["qpos"], view["qvel"]])
+    assert controller.num_timesteps == horizon * frame_skip
+    return {"MPPI of judo": (controller.update_action, lambda: None)}
+
+
+def _pytorch_mppi(
+    env: Any, state: Any, n_workers: int, batch: int, horizon: int
+) -> dict[str, Controller]:
+    """Return pytorch-mppi on three simulators."""
+    import torch
+    from pytorch_mppi import MPPI
+
     torch.set_num_threads(n_workers)
     simulators = {
         "gymnasium, plan by plan": _with_gymnasium,
         f"mujoco.rollout, {n_workers} threads": _with_rollout,
         "step_batch": _with_step_batch,
     }
+    found: dict[str, Controller] = {}
     for name, simulator in simulators.items():
         dynamics, first, close = simulator(env, state, n_workers)
         rewards: list[Any] = []
@@ -147,7 +158,7 @@ def controllers(
         def cost(states: Any, actions: Any, rewards: Any = rewards) -> Any:
             return rewards[0]
 
-        controller = TorchMPPI(
+        controller = MPPI(
             step,
             cost,
             len(first),
@@ -167,7 +178,6 @@ def controllers(
 
 def _with_gymnasium(env: Any, state: Any, n_workers: int) -> Any:
     """Return dynamics ``(states, actions) -> states, rewards``, the first state, and `close`."""
-    import gymnasium
 
     base: Any = gymnasium.make("HalfCheetah-v5").unwrapped
     base.reset(seed=0)
@@ -187,7 +197,7 @@ def _with_gymnasium(env: Any, state: Any, n_workers: int) -> Any:
 
 def _with_rollout(env: Any, state: Any, n_workers: int) -> Any:
     """As `_with_gymnasium`, on MuJoCo's own function for many states."""
-    import gymnasium
+
     import mujoco
     from mujoco import rollout
 
@@ -221,32 +231,24 @@ def _with_step_batch(env: Any, state: Any, n_workers: int) -> Any:
     return dynamics, state.astype(np.float64), lambda: None
 
 
-def planning_speed(
-    n_workers: int, rounds: int, batch: int = 128, horizon: int = 25
-) -> list[dict[str, Any]]:
+def planning_speed(*, n_workers: int, batch: int = 128, horizon: int = 25) -> dict[str, Any]:
     """Measure all controllers in turn, and return the medians."""
     found = controllers(n_workers, batch, horizon)
-    seconds: dict[str, list[float]] = {name: [] for name in found}
+    calls = {name: partial(seconds_of, plan_once) for name, (plan_once, _) in found.items()}
     try:
-        for round_number in range(rounds + 2):  # the first two are warm-up
-            for name, (plan_once, _) in found.items():
-                begun = time.perf_counter()
-                plan_once()
-                if round_number >= 2:
-                    seconds[name].append(time.perf_counter() - begun)
+        in_turn(calls, 2)  # not counted
+        seconds = medians(in_turn(calls, ROUNDS), digits=6)
     finally:
         for _, close in reversed(found.values()):
             close()
-    figures = []
-    for name, times in seconds.items():
-        plans = batch * horizon * (5 if "5 iterations" in name else 1)
-        median = statistics.median(times)
-        figures.append(
+    rows = []
+    for name, median in seconds.items():
+        transitions = batch * horizon * (5 if "5 iterations" in name else 1)
+        rows.append(
             {
                 "controller": name,
                 "plans_per_second": round(1 / median, 2),
-                "transitions_per_second": round(plans / median),
-                "milliseconds": round(1000 * median, 1),
+                "transitions_per_second": round(transitions / median),
             }
         )
-    return figures
+    return {"rows": rows}

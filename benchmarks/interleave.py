@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import measured_on, parser, ratio
+from harness import machine, measured_on, parser, ratio
 
 HERE = Path(__file__).resolve().parent
 ANSWER_SECONDS = 120.0
@@ -253,7 +253,11 @@ def contest_parser(doc: str | None) -> argparse.ArgumentParser:
     return found
 
 
-def interpreters(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the interpreters of contenders, which are given as ``CONTENDER=PATH``."""
+def begun(options: argparse.Namespace, rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return results without figures, and the arguments that all contests of a run share."""
     # Not resolved: a virtual environment is known by the link that its interpreter is.
-    return {name: os.path.abspath(path) for name, _, path in (p.partition("=") for p in pairs)}
+    pairs = (given.partition("=") for given in options.python)
+    interpreters = {name: os.path.abspath(path) for name, _, path in pairs}
+    versions: dict[str, Any] = {}
+    results = {"machine": machine(), "rounds": rounds, "versions": versions}
+    return results, {"interpreters": interpreters, "versions": versions}

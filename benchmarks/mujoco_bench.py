@@ -14,22 +14,18 @@ batch after a pause takes a third longer, because cores and workers are asleep.
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from harness import machine
-from interleave import Contest, Entry, paired_ratio
+from harness import publish, table
+from interleave import Contest, Entry, begun, contest_parser, method, paired_ratio, shown
 
-FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 ROWS, HORIZON = 256, 20
 
 
 @dataclass(frozen=True)
 class Task:
-    """One table: what is stepped, by whom, and which ratio is promised.
+    """One table: what is stepped, by whom, and whom the first ratio is over.
 
     ``also`` are further ratios that are told: a text, and the keys of two entries.
     """
@@ -39,7 +35,6 @@ class Task:
     env_id: str
     entries: tuple[Entry, ...]
     over: str
-    at_least: float
     also: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -83,7 +78,7 @@ def _robot(name: str) -> Task:
         ("over plangym as its `make` gives it, serial", "ours", "plangym_serial"),
         ("for comparison, mujoco.rollout over plangym, 2 workers", "rollout_2", "plangym"),
     )
-    return Task(name, title, f"{name}-v5", everybody, "plangym_best", 2.0, also)
+    return Task(name, title, f"{name}-v5", everybody, "plangym_best", also)
 
 
 _TOLD = (
@@ -98,7 +93,6 @@ TASKS = (
         "HalfCheetah-v5",
         (*_cheetah(), _plangym(2), _plangym(None)),
         "rollout_2",
-        0.9,
         _TOLD,
     ),
     Task(
@@ -107,7 +101,6 @@ TASKS = (
         "HalfCheetah-v5",
         _cheetah(HORIZON),
         "rollout_2",
-        0.9,
         _TOLD,
     ),
     _robot("Ant"),
@@ -122,18 +115,14 @@ TASKS = (
             Entry("pool", "pool of 2 processes", "suite_pool", "states", {"processes": 2}),
         ),
         "pool",
-        2.0,
     ),
 )
 
 
-def measure(
-    task: Task, rounds: int, seconds: float, interpreters: dict[str, str], versions: dict[str, Any]
-) -> dict[str, Any]:
+def measure(task: Task, rounds: int, seconds: float, **shared: Any) -> dict[str, Any]:
     """Return the figures of one task."""
     job = {"env_id": task.env_id, "obs_type": None, "count": ROWS}
-    contest = Contest(task.entries, job, interpreters=interpreters, versions=versions)
-    with contest:
+    with Contest(task.entries, job, **shared) as contest:
         for _ in range(3):
             # Our batches find out first whether to go to the workers.
             contest.run(rounds=1, seconds=seconds)
@@ -143,72 +132,45 @@ def measure(
     figures = contest.figures
     rivals = [figures[key] for key in figures if key.startswith(task.over.split("_best")[0])]
     best = max(rivals, key=lambda figure: figure.median or 0.0)
-    ratio = paired_ratio(figures["ours"], best)
     return {
         "key": task.key,
         "title": task.title,
-        "promise": f"plangym_like, 2 workers, over {best.entry.label}",
-        "at_least": task.at_least,
-        "ratio": None if ratio is None else round(ratio, 3),
+        "over": f"plangym_like, 2 workers, over {best.entry.label}",
+        "ratio": paired_ratio(figures["ours"], best),
         "also": {
-            text: round(found, 3)
+            text: found
             for text, one, other in task.also
             if (found := paired_ratio(figures[one], figures[other])) is not None
         },
-        "rows": [
-            {
-                "label": figure.entry.label,
-                "rate": figure.median and round(figure.median),
-                "rates": [round(rate) for rate in figure.rates],
-                "reason": figure.reason,
-            }
-            for figure in figures.values()
-        ],
+        "rows": [figure.record() for figure in figures.values()],
     }
 
 
-def markdown(results: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     """Return the tables."""
-    here = results["machine"]
-    method = (
-        f"Measured on {here['cores']} cores ({here['cpu']}), load {here['load_at_start']} at the "
-        "start, in one run: each contender in a process of its own, slices of "
-        f"{results['seconds']} s interleaved, medians of {results['rounds']} rounds. A ratio is "
-        "the median of the rounds' ratios."
-    )
-    lines = [method, ""]
+    lines = [method(results)]
     for task in results["tasks"]:
-        lines += [f"**{task['title']}**", "", "| contender | transitions/s |", "| --- | --- |"]
-        for row in task["rows"]:
-            rate = f"{row['rate']:,}" if row["rate"] else f"none: {row['reason']}"
-            lines.append(f"| {row['label']} | {rate} |")
-        lines += ["", f"{task['promise']}: **{task['ratio']}** (aim: {task['at_least']:g})"]
-        lines += [f"; {text}: {ratio}" for text, ratio in task["also"].items()] + [""]
+        rows = [(row["label"], shown(row)) for row in task["rows"]]
+        lines += [f"**{task['title']}**", "", *table(("contender", "transitions/s"), rows)]
+        also = "".join(f"; {text}: {found}" for text, found in task["also"].items())
+        lines += [f"{task['over']}: **{task['ratio']}**{also}", ""]
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a rough look, writes nothing")
-    parser.add_argument("--only", choices=[task.key for task in TASKS])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--python", action="append", default=[], metavar="CONTENDER=PATH")
-    options = parser.parse_args()
-    rounds, seconds = (3, 0.2) if options.quick else (options.rounds, options.seconds)
-    interpreters = dict(pair.split("=", 1) for pair in options.python)
-    versions: dict[str, Any] = {}
-    results: dict[str, Any] = {"machine": machine(), "rounds": rounds, "seconds": seconds}
+    arguments = contest_parser(__doc__)
+    arguments.add_argument("--only", choices=[task.key for task in TASKS])
+    options = arguments.parse_args()
+    rounds, seconds = (3, 0.2) if options.quick else (9, 1.0)
+    results, shared = begun(options, rounds)
     results["tasks"] = []
     for task in TASKS:
         if options.only in (None, task.key):
-            results["tasks"].append(measure(task, rounds, seconds, interpreters, versions))
-    results["versions"] = versions
-    print(markdown(results))
+            results["tasks"].append(measure(task, rounds, seconds, **shared))
+    print(page(results))
     if not options.quick and options.only is None:
-        (FIGURES / "mujoco.json").write_text(json.dumps(results, indent=1) + "\n")
-        (FIGURES / "mujoco.md").write_text(markdown(results))
+        publish("mujoco", results, page(results))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness import CORES, machine, publish, table
-from interleave import (
-    Contest,
-    Entry,
-    contest_parser,
-    interpreters,
-    method,
-    paired_ratio,
-    shown,
-)
+from harness import CORES, publish, table
+from interleave import Contest, Entry, begun, contest_parser, method, paired_ratio, shown
 
 JOB = {"env_id": "ALE/MsPacman-v5", "obs_type": "ram", "count": 256}
 STORE_NBYTES = 200 << 20
@@ -54,12 +46,7 @@ def main() -> None:
     """Measure, print, write."""
     options = contest_parser(__doc__).parse_args()
     rounds, seconds = (3, 0.3) if options.quick else (11, 0.5)
-    shared: Any = {"interpreters": interpreters(options.python), "versions": {}}
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "rounds": rounds,
-        "versions": shared["versions"],
-    }
+    results, shared = begun(options, rounds)
     with Contest(ENTRIES, JOB, **shared) as contest:
         contest.run(rounds=rounds, seconds=seconds)
     ray = contest.figures["ray"]

@@ -38,9 +38,16 @@ _EVERY = (
     "they spend less if it is short."
 )
 _FRAMES = 400_000
-_WALL = (
-    "Go-Explore. Wall times are those of two cores on which other programs "
-    "were running: the load is the mean number of processes that wanted a core at the end."
+_MONTEZUMA = (
+    "One search with Go-Explore, whose cells are rooms and positions that it reads from the RAM. "
+    "The last columns say how many rooms were found within so many million frames. Wall times are "
+    "those of two cores on which other programs were running: the load is the mean number of "
+    "processes that wanted a core at the end."
+)
+_MILLIONS = (0.5, 1, 2, 4, 10, 30, 100)
+_OTHERS = (
+    "Published scores, in ascending order of their frames. All but the last are means of policies "
+    "that see the screen and cannot return to a state; a search's score is that of its best game."
 )
 _ROBOTS = "Returns of 1,000 steps, of one episode with one seed."
 Record = Mapping[str, Any]
@@ -61,7 +68,7 @@ def tables(records: Records, published: Mapping[str, Any]) -> str:
         ("Rollout-IW in almost real time", _ROLLOUT_IW, _rollout_iw(records, published)),
         ("CEM and iCEM with equal numbers of plans", _CEM, _cem(records)),
         (f"All planners with {_FRAMES:,} frames", _EVERY, _every(records)),
-        ("Rooms of Montezuma's Revenge", _WALL, _montezuma(records)),
+        ("Rooms of Montezuma's Revenge", _MONTEZUMA, _montezuma(records, published)),
         ("Robots", _ROBOTS, _control(records)),
         ("Planning speed", "", _speed(records)),
     ):
@@ -120,10 +127,11 @@ def _rollout_iw(records: Records, published: Mapping[str, Any]) -> list[str]:
                 if found
                 else ""
             )
-        seeds = str(len(runs.get((game, "RolloutIW"), ())))
+        seeds = " / ".join(str(len(runs.get((game, planner), ()))) for planner in planners)
         scores = published["scores"][game]
         rows.append((game, *ours, seeds, *(_number(scores[column]) for column in columns)))
-    head = ("game", *(f"{name}: score / frames an action" for name in planners), "seeds")
+    head = ("game", *(f"{name}: score / frames an action" for name in planners))
+    head += ("seeds of each",)
     return [*table((*head, *columns), rows), *_sources(published, columns)] if rows else []
 
 
@@ -173,31 +181,32 @@ def _cell(found: Sequence[Record] | None) -> str:
     return f"{score} / {_median(found, 'game_frames'):,.0f}{ended}"
 
 
-def _montezuma(records: Records) -> list[str]:
+def _montezuma(records: Records, published: Mapping[str, Any]) -> list[str]:
     rows = []
-    for name, record in records.items():
-        if not name.startswith("montezuma/"):
-            continue
-        rooms = record["rooms"]
-        rows.append(
-            (
-                name.split("/")[2],
-                f"{record['frames']:,}",
-                _wall(record),
-                str(len(rooms)),
-                _number(record["score"]),
-                f"{record['cells']:,}",
-                ", ".join(f"{room}: {int(frames):,}" for room, frames in rooms.items()),
+    runs = sorted(_runs(records, "montezuma").items(), key=lambda run: int(*run[0]))
+    for (frames,), found in runs:
+        for seed, record in enumerate(found):
+            when = [int(first) for first in record["rooms"].values()]
+            counts = (
+                str(sum(first <= 1e6 * most for first in when)) if 1e6 * most <= int(frames) else ""
+                for most in _MILLIONS
             )
-        )
-    found = "room: frames until it was found"
-    head = ("seed", "frames", "wall time", "rooms", "best score", "cells", found)
-    return table(head, rows) if rows else []
+            score, cells = _number(record["score"]), f"{record['cells']:,}"
+            rows.append((f"{record['frames']:,}", seed, score, cells, _wall(record), *counts))
+    head = ("frames", "seed", "best score", "cells", "wall time")
+    head += tuple(f"rooms at {most:g} M" for most in _MILLIONS)
+    others = [
+        (each["what"], f"{each['frames']:,}", _number(each["score"]), each["source"])
+        for each in published["montezuma"]
+    ]
+    theirs = table(("published", "frames", "score", "numbers from"), others)
+    return [*table(head, rows), _OTHERS, "", *theirs] if rows else []
 
 
 def _wall(record: Record) -> str:
-    """Return how long a task took, and the load of the machine."""
-    return f"{record['seconds']:,.0f} s, load {record['load']:g}"
+    """Return how long a task took, and the load of the machine if it is known."""
+    load = f", load {record['load']:g}" if "load" in record else ""
+    return f"{record['seconds']:,.0f} s{load}"
 
 
 def _control(records: Records) -> list[str]:

@@ -18,8 +18,8 @@ import statistics
 from typing import Any
 
 from bench import QUIET_SCALING
-from harness import machine, publish, table
-from interleave import Contest, Entry, contest_parser, interpreters, method
+from harness import publish, table
+from interleave import Contest, Entry, begun, contest_parser, method
 
 LANES, WORKERS = 16, 2
 ENTRIES = (
@@ -89,12 +89,7 @@ def main() -> None:
     """Measure, print, write."""
     options = contest_parser(__doc__).parse_args()
     rounds, seconds = (3, 0.5) if options.quick else (11, 1.0)
-    shared: dict[str, Any] = {"interpreters": interpreters(options.python), "versions": {}}
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "rounds": rounds,
-        "versions": shared["versions"],
-    }
+    results, shared = begun(options, rounds)
     with Contest(ENTRIES, JOB, **shared) as contest:
         contest.run(rounds=rounds, seconds=seconds)
     results["rows"] = [figure.record() for figure in contest.figures.values()]

@@ -44,12 +44,22 @@ class ConnectFour(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.board = np.zeros(2, np.int64)
-        return self.board.copy(), {}
+        return self.board.copy(), self._info()
 
     def step(self, action: Any) -> Any:
         boards, _, rewards, ended, _ = self.step_states(self.board[None], np.array([action]))
         self.board = boards[0]
-        return self.board.copy(), float(rewards[0]), bool(ended[0]), False, {}
+        return self.board.copy(), float(rewards[0]), bool(ended[0]), False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        legal, to_play = self.turns_of_states(self.board[None])
+        return {"action_mask": legal[0].astype(np.int8), "to_play": int(to_play[0])}
+
+    @staticmethod
+    def turns_of_states(boards: Any) -> tuple[Any, Any]:
+        """Return which columns are not full, ``(N, 7)``, and who moves, ``(N,)``."""
+        stones = boards[:, 1]
+        return (stones[:, None] & TOP) == 0, np.bitwise_count(stones).astype(np.int64) % 2
 
     @staticmethod
     def step_states(boards: Any, actions: Any) -> Any:
@@ -66,12 +76,6 @@ class ConnectFour(gymnasium.Env[Any, Any]):
         return after, after, np.where(wrong, -1.0, won), ended, np.zeros(len(boards), bool)
 
 
-RULES: dict[str, Any] = {
-    "legal": lambda obs, infos, states: (obs[:, 1:] & TOP) == 0,
-    "to_play": lambda obs, infos, states: np.bitwise_count(obs[:, 1]).astype(int) % 2,
-}
-
-
 def planes(boards: Any) -> torch.Tensor:
     """Return boards ``(N, 2)`` as planes ``(N, 2, 6, 7)``: own stones, and the other player's."""
     bits = BOTTOM << np.arange(ROWS)[:, None]
@@ -80,10 +84,11 @@ def planes(boards: Any) -> torch.Tensor:
 
 
 class Network(torch.nn.Module):
-    """A policy and a value on three shared layers."""
+    """A policy and a value on three shared layers; `is_short` evaluates in 16 bits."""
 
-    def __init__(self, width: int = 64) -> None:
+    def __init__(self, width: int = 64, is_short: bool = False) -> None:
         super().__init__()
+        self.is_short = is_short
         nn = torch.nn
         self.trunk = nn.Sequential(
             *(nn.Conv2d(2, width, 3, padding=1), nn.ReLU()),
@@ -100,9 +105,12 @@ class Network(torch.nn.Module):
 
     @torch.no_grad()
     def evaluate(self, boards: Any) -> tuple[Any, Any]:
-        """Return the priors and values that `PUCT` needs."""
-        logits, values = self(planes(boards))
-        return logits.softmax(-1).numpy(), values.numpy()
+        """Return the priors and values that `PUCT` needs; boards that recur are computed once."""
+        boards, rows = np.unique(boards, axis=0, return_inverse=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.is_short):
+            logits, values = self(planes(boards))
+        rows = rows.ravel()  # NumPy 2.0 returns two axes
+        return logits.float().softmax(-1).numpy()[rows], values.float().numpy()[rows]
 
 
 class Games:
@@ -117,7 +125,9 @@ class Games:
         """Return the positions of some games, to search from."""
         states, boards = self.states[games], self.boards[games]
         zeros, flags = np.zeros(len(states)), np.zeros(len(states), bool)
-        return BatchTransition(states, boards, zeros, flags, flags, BatchInfo(len(states), {}))
+        legal, to_play = ConnectFour.turns_of_states(boards)
+        infos = BatchInfo(len(states), {"action_mask": legal, "to_play": to_play})
+        return BatchTransition(states, boards, zeros, flags, flags, infos)
 
     def play(self, actions: Any) -> tuple[Any, Any]:
         """Play an action in each game; return the movers' rewards, and which games ended."""
@@ -196,7 +206,7 @@ def match(ours: Any, other: Any, budgets: tuple[int, int], count: int, seed: int
 def learn(args: argparse.Namespace) -> list[tuple[int, float]]:
     """Play, train and save until the time is over; return (games, score against UCT) pairs."""
     torch.manual_seed(args.seed)
-    network, rng = Network(), np.random.default_rng(args.seed)
+    network, rng = Network(is_short=args.bfloat16), np.random.default_rng(args.seed)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3, weight_decay=1e-4)
     moves: deque[Any] = deque(maxlen=100_000)
     curve: list[tuple[int, float]] = []
@@ -209,9 +219,9 @@ def learn(args: argparse.Namespace) -> list[tuple[int, float]]:
         moves.extend(saved["moves"])
         curve, played = saved["curve"], saved["played"]
     env = plangym_like.make(ConnectFour)
-    planner = planners.PUCT(env, network.evaluate, noise=0.25, alpha=1.0, **RULES)
-    player = planners.PUCT(env, network.evaluate, **RULES)
-    opponent = planners.UCT(env, rollout=ROWS * COLUMNS, **RULES)
+    planner = planners.PUCT(env, network.evaluate, noise=0.25, alpha=1.0)
+    player = planners.PUCT(env, network.evaluate)
+    opponent = planners.UCT(env, rollout=ROWS * COLUMNS)
     end, due = time.monotonic() + args.seconds, 0.0
     while True:
         found = self_play(planner, args, rng)
@@ -243,11 +253,13 @@ def main() -> int:
     parser.add_argument("--opponent", type=int, default=1000, help="simulations of UCT, about")
     parser.add_argument("--matches", type=int, default=20, help="games of an evaluation")
     parser.add_argument("--goal", type=float, default=0.8, help="score against UCT in the end")
+    parser.add_argument("--threads", type=int, default=2, help="cores for the network")
+    parser.add_argument("--bfloat16", action="store_true", help="search with 16 bits; needs AMX")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="continue from the file --out")
     parser.add_argument("--out", type=Path, default=Path("learn/connect_four.pt"))
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     score = learn(args)[-1][1]
     if score < args.goal:
         print(f"{score:.0%} is less than {args.goal:.0%}", file=sys.stderr)

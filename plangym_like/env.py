@@ -365,13 +365,15 @@ class PlanEnv(EnvParts):
             Whether to replace each action that is not legal by a legal one, which is drawn with the
             row's actions as the seed. The infos then have ``actions`` ``(N, T)``, those that were
             taken, and ``rewards`` ``(N, T, P)`` of all players. It is for games of OpenSpiel and
-            PettingZoo without wrappers; others raise `InputError`.
+            PettingZoo, and environments with ``turns_of_states``, without wrappers; others raise
+            `InputError`.
         """
         executor = self.executor
         given = self.get_state() if states is None else states
         if legal and not self._layout.plays_out:
             raise InputError(
-                "legal=True is for games of OpenSpiel and PettingZoo without wrappers; "
+                "legal=True is for games of OpenSpiel and PettingZoo, and environments with "
+                "turns_of_states, without wrappers; "
                 f"{self.name} does not tell which actions are legal before a step"
             )
         inputs = self._layout.check(actions, given, dt, seeds, horizon=True, legal=legal)

@@ -1,5 +1,6 @@
 """Spaces as nests of arrays, and actions that are in them or not."""
 
+import copy
 import pickle
 from typing import Any
 
@@ -17,7 +18,9 @@ from plangym_like.batch.spaces import (
     empty,
     flatten,
     is_leaf,
+    parts_of,
     put,
+    put_parts,
     take,
 )
 from plangym_like.errors import ActionError, InputError, ObservationError
@@ -154,6 +157,33 @@ def test_what_fits_is_taken_as_numpy_takes_it(space, value):
     put(space, batch, 1, value)
     for leaf, given_leaf in zip(flatten(space, take(batch, 1)), flatten(space, value), strict=True):
         assert_same(np.asarray(leaf), np.asarray(given_leaf).astype(leaf.dtype))
+
+
+FLAT = spaces.Dict(number=spaces.Discrete(4), box=BOX, text=spaces.Text(9))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_usual"),
+    [
+        ({"number": 3, "box": np.ones(2, np.float32), "text": "hello"}, True),
+        ({"text": "a", "box": np.ones(2, np.float32), "number": np.int64(2)}, True),
+        ({"number": 3, "box": np.ones(2), "text": "a"}, False),
+        ({"number": 2**63, "box": np.ones(2, np.float32), "text": "a"}, False),
+        ({"number": 3, "box": np.ones((1, 2), np.float32), "text": "a"}, False),
+        ({"number": 3, "box": np.ones(2, np.float32), "text": np.array("a", object)}, False),
+        ({"number": 3, "box": np.ones(2, np.float32), "other": "a"}, False),
+        ({"number": 3, "box": np.ones(2, np.float32)}, False),
+        (None, False),
+    ],
+)
+def test_parts_are_put_at_once_if_they_have_the_usual_types(value, is_usual):
+    # A copied space has a copy of its dtype.
+    batches = [empty(copy.deepcopy(FLAT), (2,)) for _ in range(2)]
+    assert put_parts(parts_of(batches[0]), 1, value) is is_usual
+    if is_usual:
+        put(FLAT, batches[1], 1, value)
+        assert_same(take(batches[0], 1), take(batches[1], 1))
+    assert not put_parts(parts_of(np.zeros(2)), 1, value)
 
 
 # Actions that are in the space

@@ -74,12 +74,7 @@ def _roots(env: Any, job: Job) -> tuple[Any, int]:
     roots = []
     if job.atari:
         env.reset(seed=walks.SEED)
-        for frame, action in enumerate(
-            walks.walk_actions(num_actions, walks.atari_walk_length(job.count)).tolist()
-        ):
-            if walks.is_sampled(frame):
-                roots.append(env.get_state())
-            env.step(action)
+        roots = walks.atari_states(num_actions, job.count, env.get_state, env.step)
     else:
         steps = walks.walk_actions(num_actions, walks.CART_POLE_STEPS).tolist()
         for seed in range(job.count):

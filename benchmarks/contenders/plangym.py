@@ -58,11 +58,4 @@ def _roots(env: Any, job: Job) -> tuple[list[Any], int]:
     env.reset()
     env.gym_env.reset(seed=walks.SEED)
     num_actions = int(env.action_space.n)
-    roots = []
-    for frame, action in enumerate(
-        walks.walk_actions(num_actions, walks.atari_walk_length(job.count)).tolist()
-    ):
-        if walks.is_sampled(frame):
-            roots.append(env.get_state())
-        env.step(action)
-    return roots, num_actions
+    return walks.atari_states(num_actions, job.count, env.get_state, env.step), num_actions

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from contenders.contract import Job, Work, summarise
+from contenders.gymnasium import Constructor
 
 PACKAGES = ("gymnasium", "ale-py", "numpy")
 Row = Callable[[int], tuple[Any, float]]
@@ -21,39 +22,50 @@ Row = Callable[[int], tuple[Any, float]]
 
 def open_job(job: Job, *, processes: int) -> Work:
     """Start the loops; each takes its share of the batch's rows."""
-    context = multiprocessing.get_context("fork")
-    loops = []
-    for index in range(processes):
-        near, far = context.Pipe()
-        process = context.Process(target=_serve, args=(far, job, index, processes), daemon=True)
-        process.start()
-        far.close()
-        loops.append((process, near))
-    for _, near in loops:
-        near.recv()
-
-    def close() -> None:
-        for process, near in loops:
-            # Said, not shown by closing: with fork, the next loop holds a copy of this end.
-            near.send(None)
-            process.join()
-            near.close()
-
+    loops = Loops("fork", _open_share, job, processes)
     row = _open_row(job)
     # Copies, since the loop fills one buffer again and again.
     results = [copy.deepcopy(row(index)) for index in range(job.count)]
-    evidence = summarise([obs for obs, _ in results], [reward for _, reward in results])
-    return _RawWork([near for _, near in loops], close, evidence)
+    loops.evidence = summarise([obs for obs, _ in results], [reward for _, reward in results])
+    return loops
 
 
-class _RawWork(Work):
-    """Loops that run freely for the time given, so that none ever waits for another."""
+class Loops(Work):
+    """Loops in processes that run freely for the time given, so that none waits for another.
+
+    ``open_share(job, index, processes)`` returns what does the share of one of `processes`, and
+    returns how many transitions that was; `alone`: only the first of them is started.
+    """
 
     def __init__(
-        self, pipes: list[Connection], close: Callable[[], None], evidence: dict[str, float]
+        self,
+        start_method: str,
+        open_share: Callable[[Job, int, int], Callable[[], int]],
+        job: Job,
+        processes: int,
+        *,
+        alone: bool = False,
     ) -> None:
-        super().__init__(step=lambda count: 0, close=close, evidence=evidence)
-        self._pipes = pipes
+        super().__init__(step=lambda count: 0, close=self._end)
+        context: Any = multiprocessing.get_context(start_method)
+        self._processes, self._pipes = [], []
+        for index in range(1 if alone else processes):
+            near, far = context.Pipe()
+            arguments = far, open_share, job, index, processes
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            far.close()
+            self._processes.append(process)
+            self._pipes.append(near)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def _end(self) -> None:
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
+            # Said, not shown by closing: with fork, the next loop holds a copy of this end.
+            pipe.send(None)
+            process.join()
+            pipe.close()
 
     def measure(self, seconds: float, count: int) -> tuple[int, float]:
         """Return transitions of all loops within ``seconds``."""
@@ -65,25 +77,29 @@ class _RawWork(Work):
         return total, total / rate
 
 
-def _serve(pipe: Connection, job: Job, index: int, processes: int) -> None:
-    row = _open_row(job)
-    mine = range(index, job.count, processes)
+def _serve(pipe: Connection, open_share: Any, *arguments: Any) -> None:
+    do_share = open_share(*arguments)
     pipe.send("ready")
-    while True:
-        seconds = pipe.recv()
-        if seconds is None:
-            return
-        for position in mine:
-            row(position)
+    while (seconds := pipe.recv()) is not None:
+        do_share()
         transitions = 0
         start = time.perf_counter()
         end = start
         while end - start < seconds:
-            for position in mine:
-                row(position)
-            transitions += len(mine)
+            transitions += do_share()
             end = time.perf_counter()
         pipe.send((transitions, end - start))
+
+
+def _open_share(job: Job, index: int, processes: int) -> Callable[[], int]:
+    row, mine = _open_row(job), range(index, job.count, processes)
+
+    def do_share() -> int:
+        for position in mine:
+            row(position)
+        return len(mine)
+
+    return do_share
 
 
 def _open_row(job: Job) -> Row:
@@ -91,30 +107,17 @@ def _open_row(job: Job) -> Row:
 
 
 def _open_atari(job: Job) -> Row:
-    import ale_py
-    import gymnasium as gym
     import numpy as np
 
     from contenders import walks
 
-    gym.register_envs(ale_py)
-    env = gym.make(
-        job.env_id,
-        frameskip=1,
-        repeat_action_probability=0.0,
-        obs_type=job.obs_type,
-        disable_env_checker=True,
-    )
+    env: Any = Constructor(job)()
     env.reset(seed=walks.SEED)
-    ale = env.unwrapped.ale  # type: ignore[attr-defined]
+    ale = env.unwrapped.ale
     choices = list(ale.getMinimalActionSet())
-    states = []
-    for frame, action in enumerate(
-        walks.walk_actions(len(choices), walks.atari_walk_length(job.count))
-    ):
-        if walks.is_sampled(frame):
-            states.append(ale.cloneState())
-        ale.act(choices[action])
+    states = walks.atari_states(
+        len(choices), job.count, ale.cloneState, lambda action: ale.act(choices[action])
+    )
     actions = [choices[action] for action in walks.batch_actions(len(choices), job.count)]
     if job.obs_type == "ram":
         buffer = np.empty(ale.getRAMSize(), np.uint8)

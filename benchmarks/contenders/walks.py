@@ -27,14 +27,17 @@ def batch_actions(num_actions: int, count: int) -> NDArray[np.int64]:
     return np.random.default_rng(SEED + 1).integers(0, num_actions, count)
 
 
-def atari_walk_length(count: int) -> int:
-    """Return how many frames have to be played for ``count`` states."""
-    return FIRST_ATARI_FRAME + ATARI_STRIDE * count
-
-
-def is_sampled(frame: int) -> bool:
-    """Say whether the state before frame ``frame`` is one of those that a batch starts from."""
-    return frame >= FIRST_ATARI_FRAME and (frame - FIRST_ATARI_FRAME) % ATARI_STRIDE == 0
+def atari_states(
+    num_actions: int, count: int, save: Callable[[], Any], step: Callable[[int], object]
+) -> list[Any]:
+    """Play a game with ``step(action)``, and return ``count`` states that ``save()`` returned."""
+    states = []
+    frames = walk_actions(num_actions, FIRST_ATARI_FRAME + ATARI_STRIDE * count).tolist()
+    for frame, action in enumerate(frames):
+        if frame >= FIRST_ATARI_FRAME and (frame - FIRST_ATARI_FRAME) % ATARI_STRIDE == 0:
+            states.append(save())
+        step(action)
+    return states
 
 
 def single_steps(env: Any, actions: Sequence[Any], states: Sequence[Any]) -> Callable[[int], int]:

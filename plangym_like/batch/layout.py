@@ -438,7 +438,7 @@ def _columns(layout: Layout, shape: Shape) -> Mapping[str, Leaf]:
         return layout.columns
     if not shape.legal:
         return {}
-    inner, dtype = layout.columns["rewards"]
+    inner, dtype = layout.columns.get("rewards", ((2,), np.dtype(np.float64)))
     return {
         "actions": ((shape.horizon,), np.dtype(np.int64)),
         "rewards": ((shape.horizon, *inner), dtype),

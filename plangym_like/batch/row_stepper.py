@@ -252,9 +252,9 @@ class CurrentState:
 
         If the reset raises, the current state is lost. Observation and info are not copied.
         """
-        self._drop()
+        self.row, self.lost = None, self.started
         result = self._simulator.reset(seed, options)
-        self._begin()
+        self.started, self.lost = True, False
         return result
 
     def fail(self) -> None:

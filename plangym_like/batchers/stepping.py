@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plangym_like.errors import InputError
 from plangym_like.vector.lanes import Lanes, Options, Seeds, StepArrays
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.tree import has_objects, layout_of_space, tree_map
+from plangym_like.vector.tree import has_objects, layout_of_space, take, write_rows
 
 _NONE: NDArray[np.intp] = np.empty(0, np.intp)
 
@@ -140,11 +140,7 @@ class EpisodeLanes:
 
     def _repeat(self, outcome: Outcome, previous: Outcome, running: NDArray[np.intp]) -> None:
         waiting = np.delete(np.arange(self.lanes.num_lanes), running)
-
-        def repeat(now: Any, before: Any) -> None:
-            now[waiting] = before[waiting]
-
-        tree_map(repeat, outcome.obs, previous.obs)
-        repeat(outcome.terminated, previous.terminated)
-        repeat(outcome.truncated, previous.truncated)
+        for name in ("obs", "terminated", "truncated"):
+            before = take(getattr(previous, name), waiting)
+            write_rows(getattr(outcome, name), waiting, before)
         outcome.reward[waiting] = 0.0

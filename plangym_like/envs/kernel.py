@@ -1,7 +1,7 @@
 """`Kernel`: steps many rows of a simulator at once, and is tested before it is used.
 
 `ArrayKernel` is one that has the states of its rows in arrays, and implements held actions and
-rollouts. `StatesKernel` calls the environment's own ``step_states``.
+rollouts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import abc
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Inputs, Outcome, Rows, given_states, put_outcome
 from plangym_like.batch.simulator import Simulator
-from plangym_like.batch.spaces import fitted
-from plangym_like.errors import EnvApiError, RewardError
 from plangym_like.snapshots.chains import innermost
 from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
 from plangym_like.states.rows import HEADER_NBYTES, Row
@@ -389,96 +387,6 @@ class _Survivors(Generic[S]):
         """Copy the stepped states from `part` back to `whole`."""
         if not isinstance(self.rows, slice):
             self._whole.put(self.rows, self.part)
-
-
-# The environment's own step_states
-
-
-@dataclass(slots=True)
-class ObservedStates(States):
-    """The states ``(N, *shape)`` of N rows, and their last observations ``(N, *obs_shape)``."""
-
-    states: NDArray[Any]
-    obs: NDArray[Any]
-
-    def _at(self, rows: NDArray[np.intp]) -> Any:
-        return rows
-
-
-class StatesKernel(ArrayKernel[ObservedStates]):
-    """Steps blocks of rows by calling ``step_states(states, actions)`` of the environment.
-
-    ``step_states`` takes states ``(N, *shape)`` and N actions; it returns the next states,
-    observations, rewards, terminateds and truncateds. The random generator does not change.
-
-    Parameters
-    ----------
-    sim : SaveLoadSimulator
-        The simulator of the environment, whose observations are one array each.
-    """
-
-    def __init__(self, sim: Any) -> None:
-        super().__init__(sim)
-        example: NDArray[Any] = sim.codec.example
-        self._step_states: Callable[..., Any] = sim.base.step_states
-        self._shape, self._dtype = example.shape, example.dtype
-        self._place = slice(HEADER_NBYTES, HEADER_NBYTES + example.nbytes)
-        self._space: Any = sim.observation_space
-
-    def takes(self, rows: Rows) -> bool:
-        return not rows.columns and rows.inputs.seeds is None
-
-    def use_for_frames(self) -> bool:
-        return False  # the user's ``step`` may return any types
-
-    def load(self, given: Row, count: int) -> ObservedStates:
-        states = np.empty((count, *self._shape), self._dtype)
-        states.reshape(count, -1).view(np.uint8)[:] = given[:, self._place]
-        return ObservedStates(states, np.empty((count, *self._space.shape), self._space.dtype))
-
-    def frame(self, states: ObservedStates, actions: NDArray[Any], out: Outcomes) -> None:
-        count = len(states.states)
-        next_states, obs, rewards, terminated, truncated = self._step_states(
-            states.states.copy(), actions.copy()
-        )
-        shape, dtype = (count, *self._space.shape), np.dtype(self._space.dtype)
-        states.obs[...] = fitted(self._space, obs, shape, dtype)
-        states.states[...] = self._checked_states(next_states, count)
-        if np.shape(rewards) != (count,):
-            raise RewardError(
-                f"step_states returned rewards of shape {np.shape(rewards)} for {count} rows"
-            )
-        out.rewards[...] = rewards
-        out.terminated[...] = _checked_flags("terminateds", terminated, count)
-        out.truncated[...] = _checked_flags("truncateds", truncated, count)
-
-    def observe(self, states: ObservedStates, out: NDArray[Any]) -> None:
-        out[...] = states.obs
-
-    def store(self, states: ObservedStates, fresh: Row) -> None:
-        fresh[:, self._place] = states.states.reshape(len(fresh), -1).view(np.uint8)
-
-    def _checked_states(self, next_states: Any, count: int) -> NDArray[Any]:
-        """Return `next_states`, those of `count` rows, as an array.
-
-        Raise `EnvApiError` if their shape or dtype is not that of states.
-        """
-        states, shape = np.asarray(next_states), (count, *self._shape)
-        if states.shape != shape or states.dtype != self._dtype:
-            raise EnvApiError(
-                f"step_states returned next states {states.dtype}{states.shape} for {count} rows, "
-                f"but each state is {self._dtype}{self._shape}"
-            )
-        return states
-
-
-def _checked_flags(name: str, flags: Any, count: int) -> Any:
-    """Return `flags`; raise `EnvApiError` unless there is one for each of `count` rows."""
-    if np.shape(flags) != (count,):
-        raise EnvApiError(
-            f"step_states returned {name} of shape {np.shape(flags)} for {count} rows"
-        )
-    return flags
 
 
 # The test of a kernel

@@ -1,7 +1,7 @@
 """OpenSpiel: its sequential games of perfect information.
 
-Rows of all games hold their moves (see `plangym_like.envs.games`). Copying a state of OpenSpiel
-takes about a microsecond; playing its moves again takes up to ten for each move.
+Rows of all games hold their moves (see `plangym_like.envs.game_positions`). Copying a state of
+OpenSpiel takes about a microsecond; playing its moves again takes up to ten for each move.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import pyspiel
 from numpy.typing import NDArray
 
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.games import CHANCE, OVER, GameSimulator, Rules
+from plangym_like.envs.game_positions import Rules
+from plangym_like.envs.games import GameSimulator
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count, did_you_mean
 
 PREFIX = "openspiel/"
-_TYPE = pyspiel.GameType
+_TYPE, _STATE = pyspiel.GameType, pyspiel.State
 
 
 class OpenSpielRules(Rules):
@@ -36,6 +37,12 @@ class OpenSpielRules(Rules):
     """
 
     render_modes = ("ansi",)
+    # Functions of OpenSpiel's states; a method that calls them would take twice as long.
+    apply = staticmethod(_STATE.apply_action)
+    after = staticmethod(_STATE.child)
+    copy = staticmethod(_STATE.clone)
+    turn = staticmethod(_STATE.current_player)
+    legal = staticmethod(_STATE.legal_actions)
 
     def __init__(self, game: Any) -> None:
         kind = game.get_type()
@@ -65,25 +72,6 @@ class OpenSpielRules(Rules):
 
     def first(self) -> Any:
         return self._game.new_initial_state()
-
-    def after(self, board: Any, move: int) -> Any:
-        return board.child(move)
-
-    def apply(self, board: Any, move: int) -> None:
-        board.apply_action(move)
-
-    def copy(self, board: Any) -> Any:
-        return board.clone()
-
-    def turn(self, board: Any) -> int:
-        player: int = board.current_player()
-        if player >= 0:
-            return player
-        return CHANCE if player == pyspiel.PlayerId.CHANCE else OVER
-
-    def legal(self, board: Any) -> list[int]:
-        found: list[int] = board.legal_actions()
-        return found
 
     def returns(self, board: Any) -> list[float]:
         # Some games have a score before the end; and `rewards` counts those of 2048 twice.

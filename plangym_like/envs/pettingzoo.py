@@ -1,9 +1,9 @@
 """PettingZoo's classic games of perfect information: chess, Connect Four, Go and tic-tac-toe.
 
-Rows hold the moves of a game (see `plangym_like.envs.games`). These environments cannot be pickled
-or copied by `copy.deepcopy`: an `EzPickle` comes back as it was made, with an empty board. So a
-copy is made here of the attributes that a step changes. The games are used without PettingZoo's
-wrappers, which end a game after an illegal move; here it is refused.
+Rows hold the moves of a game (see `plangym_like.envs.game_positions`). These environments cannot be
+pickled or copied by `copy.deepcopy`: an `EzPickle` comes back as it was made, with an empty board.
+So a copy is made here of the attributes that a step changes. The games are used without
+PettingZoo's wrappers, which end a game after an illegal move; here it is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import pettingzoo  # noqa: F401
 from numpy.typing import NDArray
 
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.games import OVER, GameSimulator, Rules
+from plangym_like.envs.game_positions import OVER, Rules
+from plangym_like.envs.games import GameSimulator
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count, as_number, did_you_mean, misfit
 from plangym_like.support.fork_safety import new_lock

@@ -16,15 +16,18 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
+from plangym_like.batch.arrays import Rows
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.kernel import Kernel, StatesKernel
+from plangym_like.envs.kernel import Kernel
+from plangym_like.envs.states_kernel import StatesKernel
 from plangym_like.envs.wrapping import drop_generators, first_reset
-from plangym_like.errors import PlangymError, SnapshotError
+from plangym_like.errors import InputError, PlangymError, SnapshotError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chains import close_copy, innermost
@@ -199,6 +202,10 @@ class SaveLoadSimulator(GymnasiumSimulator):
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
     each with N rows, but no infos. It must not draw random numbers.
 
+    In a game of two players, the optional ``turns_of_states(states)`` returns what the infos of
+    these states say: ``action_mask`` ``(N, A)`` and ``to_play`` ``(N,)``. Infos then hold these
+    alone, and ``rollout_batch(..., legal=True)`` plays many games to the end at once.
+
     The arguments are as in `GymnasiumSimulator`; ``state_capacity`` is for states that are not
     arrays.
 
@@ -264,6 +271,12 @@ class SaveLoadSimulator(GymnasiumSimulator):
         first_reset(self.env)
         kind = self.codec_class if _has_methods(self.base) else OwnCodec
         codec = kind(self.base, self.name, self.state_capacity)
+        if self._tells_turns():
+            space: Any = self.action_space
+            codec.columns = {
+                "action_mask": ((int(space.n),), np.dtype(np.int8)),
+                "to_play": ((), np.dtype(np.int64)),
+            }
         drop_generators(self.env)
         return codec
 
@@ -284,6 +297,27 @@ class SaveLoadSimulator(GymnasiumSimulator):
         """Return whether ``step_states`` can be used to step many rows at once."""
         own = callable(getattr(self.base, "step_states", None))
         return own and not visible(self.env) and not self._images
+
+    def _tells_turns(self) -> bool:
+        """Return whether ``turns_of_states`` tells which actions are legal, and who moves."""
+        tells = callable(getattr(self.base, "turns_of_states", None))
+        return tells and isinstance(self.action_space, Discrete) and self._steps_states()
+
+    @property
+    def plays_out(self) -> bool:
+        """Whether the environment tells its turns, each action is one step, and they start at 0."""
+        first = getattr(self.action_space, "start", 0)
+        is_plain = first == 0 and self.frameskip == 1 and self.time_limit is None
+        return is_plain and self._tells_turns()
+
+    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step several rows, or play them out."""
+        if not rows.inputs.legal:
+            super().step_rows(rows, start, stop)
+            return
+        if np.any(rows.inputs.dt != 1):
+            raise InputError("dt must be 1 if actions that are not legal are replaced")
+        self._states_kernel().play_out(rows, start, stop)
 
     def _check_step_states(self, kind: str) -> None:
         """Raise `SnapshotError` if the results of ``step_states`` and ``step`` differ."""

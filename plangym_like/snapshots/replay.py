@@ -48,7 +48,7 @@ DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
 _REWARD_AND_FLAGS = struct.Struct("=d??")
 # The most bytes of observations that a copy keeps until its digest is needed.
-_MOST_UNREAD_NBYTES = 2**16
+_MOST_UNREAD_NBYTES = 2**18
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
 # During a replay, an image is taken after every so many steps.
@@ -110,19 +110,21 @@ class CachedCopy:
     @property
     def reached(self) -> tuple[bytes, bytes]:
         """The log and the digest."""
-        log, trace_digest, steps = self._path
-        if steps:
-            for _, seen in steps:
-                trace_digest = _digest(trace_digest, seen)
-            log += b"".join([entry for entry, _ in steps])
+        log, trace_digest, entries, seen, ends = self._path
+        if ends:
+            start = 0
+            for end in ends:
+                trace_digest = _digest(trace_digest, seen[start:end])
+                start = end
+            log += entries
             self.reached = log, trace_digest
         return log, trace_digest
 
     @reached.setter
     def reached(self, reached: tuple[bytes, bytes]) -> None:
         # Assigned together with the steps, so that no interrupt comes between them.
-        steps: list[tuple[bytes, bytes]] = []
-        self._path = *reached, steps
+        ends: list[int] = []
+        self._path = *reached, bytearray(), bytearray(), ends
 
     @property
     def log(self) -> bytes:
@@ -142,9 +144,12 @@ class CachedCopy:
 
     def append_step(self, entry: bytes, seen: bytes) -> None:
         """Append the log entry of a step, and what was seen; both are needed when a row is made."""
-        steps = self._path[2]
-        steps.append((entry, seen))
-        if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
+        _, _, entries, before, ends = self._path
+        # In place: objects of their own for each step would take more time and memory.
+        entries += entry
+        before += seen
+        ends.append(len(before))
+        if len(before) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
 
@@ -545,7 +550,7 @@ def _seen(obs: Any, *others: Any) -> bytes:
         return content + _encoded(others)
 
 
-def _digest(before: bytes, seen: bytes) -> bytes:
+def _digest(before: bytes, seen: bytes | bytearray) -> bytes:
     digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
     digest.update(seen)
     return digest.digest()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import EnvStep, as_flag, as_reward
-from plangym_like.batch.spaces import put
+from plangym_like.batch.spaces import parts_of, put, put_parts
 from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import omit_unread_screens
 from plangym_like.errors import ActionError, InputError
@@ -72,6 +72,7 @@ class SequentialLanes(Lanes):
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         whole = plain and shape == () and dtype == np.int64
+        parts = parts_of(obs)
         simple = type(actions) is np.ndarray and not actions.dtype.hasobject
         numbers = simple and actions.ndim == 1
         chosen, flags = self._chosen(lanes), None if ended is None else ended.tolist()
@@ -110,7 +111,9 @@ class SequentialLanes(Lanes):
                         is_reset = True
                         value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
-                if type(info) is dict and _CONSTANTS.issuperset(map(type, info.values())):
+                if type(info) is dict and (
+                    not info or _CONSTANTS.issuperset(map(type, info.values()))
+                ):
                     infos[lane] = info.copy()
                 else:
                     infos[lane] = owned_info(info)
@@ -120,7 +123,7 @@ class SequentialLanes(Lanes):
                     fits = whole and type(value) is int
                 if fits:
                     obs[lane] = value
-                else:
+                elif not parts or not put_parts(parts, lane, value):
                     put(self.observation_space, obs, lane, value)
         except BaseException as error:
             done = "reset" if is_reset else "stepped"

@@ -203,3 +203,12 @@ def test_every_file_that_is_named_exists() -> None:
         absent = [one for one in named if not any(path.endswith(f"/{one}") for path in there)]
         missing += [(_name(document), one) for one in absent]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "words", ["deepcopy", "copy an environment", "restore", "reset to a state"]
+)
+def test_what_people_search_for_is_in_a_heading(words: str) -> None:
+    """The search of the site lists pages with the words in a heading first."""
+    text = (ROOT / "docs/restore.md").read_text(encoding="utf-8").lower()
+    assert any(words in line for line in text.splitlines() if line.startswith("#"))

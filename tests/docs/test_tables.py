@@ -41,6 +41,8 @@ def test_every_published_number_has_a_source_and_a_budget() -> None:
     for source in numbers["sources"].values():
         assert "http" in source["source"]
         assert source["budget"]
+    for found in numbers["montezuma"]:
+        assert "http" in found["source"] and found["frames"] >= 100_000_000
 
 
 def test_every_record_can_be_repeated() -> None:
@@ -79,8 +81,21 @@ def test_scores_stand_beside_those_with_equal_budgets(benchmark: Any) -> None:
     }
     text = results_page.tables(found, _published())
     assert "| Boxing | 98 | 149,872 | 200 | 1 | 0.1 | 4.3 | 100 |" in text
-    assert "| Boxing | 94 / 931 |  |  | 2 | 0.1 | 4.3 | 78.6 |" in text
+    assert "| Boxing | 94 / 931 |  |  | 2 / 0 / 0 | 0.1 | 4.3 | 78.6 |" in text
     assert "| Hopper-v5 | 100 | 110 | 200 (150 to 250) | 1 and 2 |" in text
+
+
+def test_rooms_are_counted_within_the_frames_of_a_search(benchmark: Any) -> None:
+    results_page = benchmark("results_page")
+
+    one = {"frames": 99_999_872, "score": 6600.0, "cells": 9000, "seconds": 7200.0}
+    few = {**one, "frames": 3_999_780, "rooms": {"1": 256, "0": 700_000}, "load": 4.3}
+    many = {**one, "rooms": {"1": 256, "0": 700_000, "2": 45_000_000}}
+    found = {"montezuma/100000000/0": many, "montezuma/4000000/0": few}
+    text = results_page.tables(found, _published())
+    small = "| 3,999,780 | 0 | 6,600 | 9,000 | 7,200 s, load 4.3 | 1 | 2 | 2 | 2 |  |  |  |"
+    large = "| 99,999,872 | 0 | 6,600 | 9,000 | 7,200 s | 1 | 2 | 2 | 2 | 2 | 2 | 3 |"
+    assert text.index(small) < text.index(large) < text.index("| 100,000,000 | 2,745 |")
 
 
 def test_tasks_have_one_name_each(benchmark: Any) -> None:

@@ -94,6 +94,12 @@ def test_mppi_swings_the_pendulum_up(tmp_path: Path) -> None:
     assert number("the last reward:", printed) > -0.1
 
 
+def test_a_humanoid_stands(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    printed = output_of(tmp_path, "humanoid.py", "--seconds", "0.3", "--plans", "8")
+    assert number("seconds:", printed) == 0.3 and "it stands" in printed
+
+
 @pytest.mark.full
 def test_go_explore_finds_places(tmp_path: Path) -> None:
     printed = output_of(tmp_path, "go_explore.py", "ALE/MsPacman-v5", "--budget", "7000")

@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 
 from plangym_like.batchers.episodes.trajectories import DictTensor, has_tensors
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import as_named, fitting, tensor_layout
+from plangym_like.batchers.trees import as_named, fitting, named_leaves, tensor_layout
 from plangym_like.errors import ActionError, InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import EnvSource, lanes_from, make_lanes
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.tree import Leaf, named_parts, tree_map, zeros
+from plangym_like.vector.tree import tree_map, tree_unflatten, write_rows, zeros
 
 # An observation and the environments that its rows belong to, in ascending order.
 Observed = tuple[DictTensor, torch.Tensor]
@@ -197,9 +196,10 @@ class GymEnv(VecEnv):
         if "action" not in names:
             raise InputError(f"the agent's output has no field 'action', only {names}")
         everyone = len(running) == n
-        actions = _as_actions(self._action_layout, action["action"], len(running), "action")
+        actions = _as_actions(self._action_layout, action["action"], len(running))
         if not everyone:
-            actions = tree_map(lambda leaf: _scattered(leaf, running, n), actions)
+            given, actions = actions, zeros(self._lanes.action_layout, (n,))
+            write_rows(actions, running, given)
         flags = {name: np.zeros(n, bool) for name in _FLAGS}
         outcome = Outcome(
             zeros(self._lanes.observation_layout, (n,)),
@@ -282,30 +282,18 @@ def _observation(
     return DictTensor({name: as_named(part) for name, part in parts.items()}, rewards.shape)
 
 
-def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:
+def _as_actions(layout: Any, value: Any, n_rows: int) -> Any:
     """Return the agent's actions as the tree of arrays that the environments take."""
-    if not isinstance(layout, Leaf):
-        parts = named_parts(layout) or {}
-        if not isinstance(value, TensorDict | Mapping) or set(value.keys()) != set(parts):
-            raise ActionError(f"{place!r} must have the parts {sorted(parts)}")
-        inner = [
-            _as_actions(part, value[name], n_rows, f"{place}/{name}")
-            for name, part in parts.items()
-        ]
-        if isinstance(layout, Mapping):
-            return dict(zip(parts, inner, strict=True))
-        return type(layout)(*inner) if hasattr(layout, "_fields") else tuple(inner)
-    if not isinstance(value, torch.Tensor):
-        raise ActionError(f"{place!r} must be a tensor, got {type(value).__name__}")
-    actions = fitting(value, (n_rows, *layout.shape), layout.dtype, repr(place))
-    # A copy, since an environment may change its action, but the recorded action must not change.
-    return actions.numpy().copy()
-
-
-def _scattered(rows: Any, lanes: Any, n: int) -> Any:
-    full = np.zeros((n, *rows.shape[1:]), rows.dtype)
-    full[lanes] = rows
-    return full
+    expected, given = (dict(named_leaves(tree, ("action",))) for tree in (layout, value))
+    if given.keys() != expected.keys():
+        wanted, found = (sorted(map("/".join, each)) for each in (expected, given))
+        raise ActionError(f"the agent's actions must have the parts {wanted}, got {found}")
+    # Copies, since an environment may change its action, but recorded actions must not change.
+    arrays = (
+        fitting(given[path], (n_rows, *leaf.shape), leaf.dtype, repr("/".join(path))).numpy().copy()
+        for path, leaf in expected.items()
+    )
+    return tree_unflatten(layout, arrays)
 
 
 def _as_options(env_info: DictTensor | None, n_envs: int) -> list[dict[str, Any]] | None:

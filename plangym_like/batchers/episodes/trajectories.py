@@ -315,7 +315,7 @@ class Steps(NamedTuple):
     Attributes
     ----------
     rows, lengths : Tensor int64 ``(n,)``
-        The rows, and how many steps each of them has; later steps hold any values.
+        The rows, and how many steps each of them has; later steps hold zeros.
     tensors : tree of Tensor
     """
 
@@ -347,16 +347,12 @@ def assemble(
     for part in parts:
         lengths[place[part.rows]] = part.lengths
     longest = int(lengths.max())
-    padding = torch.arange(longest) >= lengths[:, None]
-    is_padded = bool(padding.any())
 
     def join(*tensors: torch.Tensor) -> torch.Tensor:
         first = tensors[0]
         whole = torch.zeros((len(rows), longest, *first.shape[2:]), dtype=first.dtype)
         for part, steps in zip(parts, tensors, strict=True):
             whole[place[part.rows], : len(steps)] = steps.transpose(0, 1)
-        if is_padded:
-            whole.masked_fill_(padding.view(*padding.shape, *(1,) * (whole.ndim - 2)), 0)
         return whole
 
     steps = tree_map(join, *(part.tensors for part in parts))

@@ -6,7 +6,7 @@ import abc
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -46,19 +46,6 @@ from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
 
 _NO_LANES: NDArray[np.intp] = np.empty(0, np.intp)
-
-
-class Ends(NamedTuple):
-    """Episodes that ended with step `t` in `lanes`: a part of a `Final`, not yet in tensors.
-
-    `value` is the critic's estimate for all lanes; ``None`` means zeros.
-    """
-
-    t: int
-    lanes: NDArray[np.intp]
-    obs: Any
-    value: torch.Tensor | None
-    hx: Any
 
 
 class Collector:
@@ -223,7 +210,7 @@ class Collector:
         _, act, rew, fin = before
         hx = self._hx
         # The first has no episodes, but the shapes and dtypes.
-        ends = [self._ends(buffer, 0, _NO_LANES, hx)] if options.keep_final else []
+        finals = [self._final(buffer, 0, _NO_LANES, hx)] if options.keep_final else []
         episodes.running = previous = None
         for t, row in enumerate(buffer.rows):
             self._beat()
@@ -242,11 +229,11 @@ class Collector:
             if options.infos:
                 self._note_infos(infos, t)
             if len(ended) and options.keep_final:
-                ends.append(self._ends(buffer, t, ended, hx))
+                finals.append(self._final(buffer, t, ended, hx))
             if len(ended) or episodes.running is not None:
                 hx = self._end_episodes(row, ended, hx)
             previous = row.outcome
-        bootstrap = torch.zeros_like(_values(buffer)[:1])
+        bootstrap = buffer.no_value[None].clone()
         if "value" in buffer.steps["actor"]:
             value = self._ask(actor.value, (buffer.last_obs, act, rew, fin), hx)
             copy_fitting(bootstrap, value, "the actor's 'value'", is_action=False)
@@ -265,7 +252,7 @@ class Collector:
             hx=to_device(first_hx, "cpu"),
             version=torch.full((count,), version),
             before=before,
-            final=_final_of(ends, _values(buffer)[0]) if ends else None,
+            final=join_finals(finals) if finals else None,
             sticky=options.sticky,
         )
 
@@ -280,33 +267,34 @@ class Collector:
             self._episodes.running = np.flatnonzero(~done)
         return hx
 
-    def _ends(self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any) -> Ends:
-        """Return the last observations of `lanes`, whose episodes ended with step `t`."""
-        return Ends(
-            t,
-            lanes,
-            take(buffer.rows[t].outcome.obs, lanes),
-            self._final_value(buffer, t, lanes, hx),
-            tree_map(lambda state: state.cpu()[:, lanes], hx),
-        )
+    def _final(self, buffer: FragmentBuffer, t: int, lanes: NDArray[np.intp], hx: Any) -> Final:
+        """Return the last observations of `lanes`, whose episodes ended with step `t`.
+
+        They are arrays, since NumPy takes less time than torch for arrays of a few rows.
+        """
+        arrays: dict[str, Any] = {
+            "t": np.full(len(lanes), t),
+            "lane": lanes,
+            "obs": take(buffer.rows[t].outcome.obs, lanes),
+        }
+        hx = tree_map(lambda state: state.cpu()[:, lanes], hx)
+        return Final(value=self._final_value(buffer, t, lanes, hx), hx=hx, **arrays)
 
     def _final_value(
         self, buffer: FragmentBuffer, t: int, ended: NDArray[np.intp], hx: Any
-    ) -> torch.Tensor | None:
-        """Return the critic's estimates ``(B, ...)`` for the episodes that step `t` truncated.
-
-        The estimates are 0 in all other lanes; ``None`` means that all are 0.
-        """
+    ) -> torch.Tensor:
+        """Return the critic's estimates for the lanes `ended`; 0 if step `t` did not truncate."""
         row = buffer.rows[t]
-        cut = row.outcome.truncated & ~row.outcome.terminated
-        if "value" not in row.actor or not np.count_nonzero(cut[ended]):
-            return None
+        cut = (row.outcome.truncated & ~row.outcome.terminated)[ended]
+        if "value" not in row.actor or not np.count_nonzero(cut):
+            return buffer.no_value[: len(ended)]
         obs = take(buffer.obs, slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
         before = get_states()
-        value: torch.Tensor = self._ask(self._actor.value, inputs, hx)[0].to("cpu", copy=True)
+        found: torch.Tensor = self._ask(self._actor.value, inputs, hx)[0]
         set_states(before)  # the noise of later steps must not depend on keep_final
+        value = found.cpu()[ended].to(buffer.no_value.dtype)
         value[~torch.from_numpy(cut)] = 0
         return value
 
@@ -319,30 +307,6 @@ class Collector:
     def _reset_hx(self, lanes: Any, hx: Any) -> Any:
         fresh = self._actor.reset(lanes, hx)
         return hx if fresh is None else fresh
-
-
-def _final_of(ends: Sequence[Ends], like: torch.Tensor) -> Final:
-    """Return the `Final` of a fragment; `like` is a tensor of estimates ``(B, ...)``."""
-    counts = [len(each.lanes) for each in ends]
-    value = like.new_zeros((sum(counts), *like.shape[1:]))
-    for each, stop in zip(ends, np.cumsum(counts).tolist(), strict=True):
-        if each.value is not None:
-            value[stop - len(each.lanes) : stop] = each.value[each.lanes]
-    return Final(
-        t=torch.from_numpy(np.repeat(np.array([each.t for each in ends], np.int64), counts)),
-        lane=torch.from_numpy(np.concatenate([each.lanes for each in ends])),
-        obs=tree_map(
-            lambda *rows: torch.from_numpy(np.concatenate(rows)), *(each.obs for each in ends)
-        ),
-        value=value,
-        hx=tree_map(lambda *states: torch.cat(states, 1), *(each.hx for each in ends)),
-    )
-
-
-def _values(buffer: FragmentBuffer) -> torch.Tensor:
-    """Return the critic's estimates ``(T, B, ...)``; without a critic, the rewards."""
-    values: torch.Tensor = buffer.steps["actor"].get("value", buffer.steps["rew"])
-    return values
 
 
 def _versions(tree: Any) -> list[int]:
@@ -448,8 +412,7 @@ class RolloutIterator(Closable):
         finals, first = [], 0
         for part in parts:
             if part.final is not None:
-                final = as_tensors(part.final)
-                finals.append(final._replace(lane=final.lane + first))
+                finals.append(part.final._replace(lane=part.final.lane + first))
             first += len(part.version)
         apart: dict[str, Any] = dict.fromkeys(("env", "version", "final", "sticky"))
         steps = [as_tensors(part._replace(**apart)) for part in parts]

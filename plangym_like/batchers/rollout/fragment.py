@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -232,12 +233,15 @@ class Fragment(NamedTuple):
 
 
 def join_finals(finals: Sequence[Final]) -> Final:
-    """Return all episodes of `finals` as one `Final`."""
-    whole: Final = tree_map(
-        lambda *parts: torch.cat(parts), *(final._replace(hx=None) for final in finals)
-    )
-    hx = tree_map(lambda *states: torch.cat(states, 1), *(final.hx for final in finals))
-    return whole._replace(hx=hx)
+    """Return all episodes of `finals`, whose leaves are tensors or arrays, as one `Final`."""
+
+    def join(axis: int, *parts: Any) -> torch.Tensor:
+        if isinstance(parts[0], np.ndarray):
+            return torch.from_numpy(np.concatenate(parts, axis))
+        return torch.cat(parts, axis)
+
+    whole: Final = tree_map(partial(join, 0), *(final._replace(hx=None) for final in finals))
+    return whole._replace(hx=tree_map(partial(join, 1), *(final.hx for final in finals)))
 
 
 class FragmentOptions(NamedTuple):
@@ -278,6 +282,8 @@ class FragmentBuffer:
     rows : list of StepViews
     last_obs : tree of Tensor ``(1, B, ...)``
         The observations after the last step.
+    no_value : Tensor ``(B, ...)``
+        Zeros like the critic's estimates at one step; without a critic, like rewards.
     """
 
     def __init__(
@@ -309,6 +315,7 @@ class FragmentBuffer:
 
         self.rows = [row(t) for t in range(num_steps)]
         self.last_obs = take(obs, slice(-1, None))
+        self.no_value = torch.zeros_like(steps["actor"].get("value", steps["rew"])[0])
 
 
 # Infos of environments

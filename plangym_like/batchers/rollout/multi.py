@@ -101,14 +101,11 @@ class PooledRollout(RolloutIterator):
         if self._max_lag is not None:
             most = min(most, wanted + self._max_lag * self._n_per_batch)
         while len(self._pending) < most:
-            if self._ordered:
-                group = sum(self._num_dispatched) % self._n_actors
-            else:
-                busy = Counter(job.group for job in self._pending)
-                group = min(
-                    range(self._n_actors),
-                    key=lambda group: (busy[group], self._num_dispatched[group]),
-                )
+            busy = Counter(job.group for job in self._pending if not self._ordered)
+            group = min(
+                range(self._n_actors),
+                key=lambda group: (busy[group], self._num_dispatched[group]),
+            )
             self._pending.append(self._workers.submit(group, "collect"))
             self._num_dispatched[group] += 1
 

@@ -35,7 +35,6 @@ class GroupContext:
         self.group = group
         self.own_process = host.own_process
         self._host = host
-        self._control: memoryview | None = None
 
     def beat(self) -> None:
         """Report progress to the owner; a hosted object calls this at least once per step.
@@ -45,13 +44,11 @@ class GroupContext:
         StoppedError
             The owner is closing its workers.
         """
-        if self._control is None:
-            if self._host.control is None:
-                return
-            self._control = memoryview(self._host.control)
-        self._control[1 + self.group] += 1
-        if self._control[0]:
-            raise StoppedError("the workers are being closed")
+        control = self._host.control
+        if control is not None:
+            control[1 + self.group] += 1
+            if control[0]:
+                raise StoppedError("the workers are being closed")
 
     def load(self, known: int) -> tuple[int, Any] | None:
         """Return the version and a copy of the tree published last when the job was submitted.

@@ -327,7 +327,10 @@ class ParallelGymAgent(Agent):
             actions = tree_unflatten(self._action_layout, values)
             self._rewind(workspace, t)
             row = rows.step(actions)
-        workspace.set_row(t, self._names, row, self._place.device)
+        if self._place.device.type != "cpu":
+            row = [tensor.to(self._place.device) for tensor in row]
+        for name, tensor in zip(self._names, row, strict=True):
+            workspace.set(name, t, tensor)
         if self.reward_at_t:
             self._move_reward(workspace, t, ended)
 

@@ -235,21 +235,6 @@ class Workspace:
             if not variable.time_size():
                 del self.variables[name]
 
-    def set_row(
-        self, t: int, names: Sequence[str], rows: Sequence[Tensor], device: torch.device
-    ) -> None:
-        """Write a row ``[B, ...]`` of each of the variables `names` at time `t`, on `device`."""
-        if device.type != "cpu":
-            rows = [row.to(device) for row in rows]
-        for name, row in zip(names, rows, strict=True):
-            variable = self.variables.get(name)
-            if variable is None:
-                self.set(name, t, row)
-            else:
-                variable.set(t, row)
-        if self._written is not None:
-            self._written.update(names)
-
     def begin_step(self) -> None:
         """Begin a step of a `TemporalAgent`; see `rewind`."""
         self._written = set()

@@ -99,7 +99,7 @@ def test_nests_go_in_and_out_by_name() -> None:
     assert obs["place"][1].tolist() == second["place"].tolist()
     assert obs["cargo", "0"][1] == second["cargo"][0]
     assert obs["last_action", "pick"].tolist() == [1, 2]
-    with pytest.raises(ActionError, match="parts \\['move', 'pick'\\]"):
+    with pytest.raises(ActionError, match="parts \\['action/move', 'action/pick'\\]"):
         env.step(DictTensor({"action": {"move": move}}))
 
 

@@ -1,0 +1,138 @@
+"""Games that tell the turns of many states at once are played out in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import plangym_like
+from plangym_like.envs.save_load_env import OwnEnv
+from plangym_like.errors import EnvApiError, InputError, SnapshotError
+from plangym_like.planners import UCT
+
+
+class Heap(gymnasium.Env[Any, Any]):
+    """Two players take 1 to 4 stones from a heap of 20; who takes the last one wins.
+
+    Who takes more than there are loses. The state is the heap, and who moves.
+    """
+
+    action_space = spaces.Discrete(4)
+    observation_space = spaces.Box(0, 20, (2,), np.int64)
+    state_attributes = (("heap", np.int64, (2,)),)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.heap = np.array([20, 0])
+        return self.heap.copy(), self.info()
+
+    def info(self) -> dict[str, Any]:
+        legal, to_play = self.turns_of_states(self.heap[None])
+        return {"action_mask": legal[0], "to_play": int(to_play[0])}
+
+    def step(self, action: Any) -> Any:
+        heaps, obs, rewards, ended, _ = self.step_states(self.heap[None], np.array([action]))
+        self.heap = heaps[0]
+        return obs[0].copy(), float(rewards[0]), bool(ended[0]), False, self.info()
+
+    def step_states(self, heaps: Any, actions: Any) -> Any:
+        left = heaps[:, 0] - actions - 1
+        heaps = np.stack([np.maximum(left, 0), 1 - heaps[:, 1]], axis=1)
+        rewards = np.where(left < 0, -1.0, left == 0)
+        return heaps, heaps, rewards, left <= 0, np.zeros(len(heaps), bool)
+
+    def turns_of_states(self, heaps: Any) -> Any:
+        return np.arange(4) < heaps[:, :1], heaps[:, 1]
+
+
+class WrongTurns(Heap):
+    def turns_of_states(self, heaps: Any) -> Any:
+        legal, to_play = super().turns_of_states(heaps)
+        return legal, to_play if len(heaps) == 1 else 1 - to_play
+
+
+class SilentSteps(Heap):
+    def info(self) -> dict[str, Any]:
+        return {}
+
+
+class Stuck(Heap):
+    """It has no legal action when 7 stones are left."""
+
+    def turns_of_states(self, heaps: Any) -> Any:
+        legal, to_play = super().turns_of_states(heaps)
+        return legal & (heaps[:, :1] != 7), to_play
+
+
+def test_played_games_are_the_moves_that_they_report() -> None:
+    env = plangym_like.make(Heap, audit_every=1)
+    state = env.reset(seed=0).state
+    starts = np.concatenate([state[None], env.step_batch([0, 3, 2], state).states])
+    plans = np.random.default_rng(0).integers(4, size=(4, 25))
+    found = env.rollout_batch(plans, starts, legal=True, return_observations=True)
+    assert found.terminateds[:, -1].all()
+    for row in range(4):
+        now, length = starts[row], int(found.infos["n_step"][row])
+        for time in range(length):
+            heap, mover = env.view_state(now)["heap"]
+            action = int(found.infos["actions"][row, time])
+            assert action < heap  # it is legal
+            if plans[row, time] < heap:
+                assert action == plans[row, time]
+            step = env.step(action, now)
+            now, reward = step.state, step.reward
+            assert found.rewards[row, time] == reward
+            gains = [reward, -reward] if mover == 0 else [-reward, reward]
+            assert found.infos["rewards"][row, time].tolist() == gains
+            assert (found.observations[row, time] == step.obs).all()
+            assert found.terminateds[row, time] == (time == length - 1)
+        assert (found.states[row] == now).all()
+        alone = env.rollout_batch(plans[row, None], starts[row], legal=True)
+        assert (alone.infos["actions"][0] == found.infos["actions"][row]).all()
+    with plangym_like.make(Heap, n_workers=2) as parallel:
+        for _ in range(2):
+            again = parallel.rollout_batch(plans, starts, legal=True)
+            assert (again.states == found.states).all()
+            assert (again.infos["actions"] == found.infos["actions"]).all()
+            assert (again.infos["rewards"] == found.infos["rewards"]).all()
+    with pytest.raises(InputError, match="dt must be 1"):
+        env.rollout_batch(plans, starts, 2, legal=True)
+    env.close()
+
+
+def test_random_legal_moves_are_equally_likely() -> None:
+    with plangym_like.make(Heap) as env:
+        env.reset(seed=0)
+        start = env.make_state(heap=np.array([3, 0]))
+        plans = np.stack([np.full(4000, 3), np.arange(4000) % 4], axis=1)
+        plans = np.concatenate(
+            [plans, np.random.default_rng(0).integers(4, size=(4000, 8))], axis=1
+        )
+        taken = env.rollout_batch(plans, start, legal=True).infos["actions"][:, 0]
+        assert np.bincount(taken, minlength=4)[:3].min() > 1200 and taken.max() == 2
+
+
+@pytest.mark.parametrize("kind, reason", [(WrongTurns, "info to_play"), (SilentSteps, "the info")])
+def test_turns_that_differ_from_infos_are_refused(kind: Any, reason: str) -> None:
+    with pytest.raises(SnapshotError, match=f"(?s)does not do what step does: .*{reason}"):
+        OwnEnv(kind)
+
+
+def test_a_state_without_a_legal_action_is_an_error() -> None:
+    with plangym_like.make(Stuck) as env:
+        state = env.reset(seed=0).state
+        with pytest.raises(EnvApiError, match=r"Stuck\.turns_of_states returned no legal action"):
+            env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+
+
+def test_a_search_plays_such_a_game_well() -> None:
+    with plangym_like.make(Heap) as env:
+        state = env.reset(seed=0)
+        for move in (0, 1):  # 17 stones are left: take 2, so that 15 are left
+            state = env.step(move, state.state)
+        plan = UCT(env, rollout=20).plan(state, budget=20_000, seed=0)
+        assert (plan.next_action, plan.info["value"], plan.info["player"]) == (1, 1.0, 0)
