@@ -9,9 +9,10 @@ The second command measures gymcts, too, if it is installed.
 
 `UCT`, and `PUCT` with uniform priors and rollouts, play Connect Four and Othello; colours
 alternate. Both sides roll out random moves to the end of the game, keep no tree from one move to
-the next, and solve subtrees. The bot is the C++ one with ``uct_c=2``, which is ``explore=1`` in
-`UCT`, because returns of -1 to 1 are scaled to 0 to 1. `PUCT` has ``explore=4``: its default, 1.25,
-is for priors of a network. Every game is one line of the file, with its moves.
+the next, and solve subtrees. The bot is the C++ one with ``uct_c=2``, as in OpenSpiel's example;
+that is ``explore=1`` in `UCT`, because returns of -1 to 1 are scaled to 0 to 1. `UCT` has
+``explore=0.7``, which won 54 % of 256 games of Connect Four against 1. `PUCT` has ``explore=4``:
+its default, 1.25, is for priors of a network. Every game is one line of the file, with its moves.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class _PUCT(_Simulations, planners.PUCT):
     pass
 
 
-SEARCHES: dict[str, Any] = {"UCT": _UCT, "PUCT": partial(_PUCT, explore=4.0)}
+SEARCHES: dict[str, Any] = {
+    "UCT": partial(_UCT, explore=0.7),
+    "PUCT": partial(_PUCT, explore=4.0),
+}
 
 
 def play_games(

@@ -84,10 +84,11 @@ def planes(boards: Any) -> torch.Tensor:
 
 
 class Network(torch.nn.Module):
-    """A policy and a value on three shared layers."""
+    """A policy and a value on three shared layers; `is_short` evaluates in 16 bits."""
 
-    def __init__(self, width: int = 64) -> None:
+    def __init__(self, width: int = 64, is_short: bool = False) -> None:
         super().__init__()
+        self.is_short = is_short
         nn = torch.nn
         self.trunk = nn.Sequential(
             *(nn.Conv2d(2, width, 3, padding=1), nn.ReLU()),
@@ -104,9 +105,12 @@ class Network(torch.nn.Module):
 
     @torch.no_grad()
     def evaluate(self, boards: Any) -> tuple[Any, Any]:
-        """Return the priors and values that `PUCT` needs."""
-        logits, values = self(planes(boards))
-        return logits.softmax(-1).numpy(), values.numpy()
+        """Return the priors and values that `PUCT` needs; boards that recur are computed once."""
+        boards, rows = np.unique(boards, axis=0, return_inverse=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.is_short):
+            logits, values = self(planes(boards))
+        rows = rows.ravel()  # NumPy 2.0 returns two axes
+        return logits.float().softmax(-1).numpy()[rows], values.float().numpy()[rows]
 
 
 class Games:
@@ -202,7 +206,7 @@ def match(ours: Any, other: Any, budgets: tuple[int, int], count: int, seed: int
 def learn(args: argparse.Namespace) -> list[tuple[int, float]]:
     """Play, train and save until the time is over; return (games, score against UCT) pairs."""
     torch.manual_seed(args.seed)
-    network, rng = Network(), np.random.default_rng(args.seed)
+    network, rng = Network(is_short=args.bfloat16), np.random.default_rng(args.seed)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3, weight_decay=1e-4)
     moves: deque[Any] = deque(maxlen=100_000)
     curve: list[tuple[int, float]] = []
@@ -249,11 +253,13 @@ def main() -> int:
     parser.add_argument("--opponent", type=int, default=1000, help="simulations of UCT, about")
     parser.add_argument("--matches", type=int, default=20, help="games of an evaluation")
     parser.add_argument("--goal", type=float, default=0.8, help="score against UCT in the end")
+    parser.add_argument("--threads", type=int, default=2, help="cores for the network")
+    parser.add_argument("--bfloat16", action="store_true", help="search with 16 bits; needs AMX")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="continue from the file --out")
     parser.add_argument("--out", type=Path, default=Path("learn/connect_four.pt"))
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     score = learn(args)[-1][1]
     if score < args.goal:
         print(f"{score:.0%} is less than {args.goal:.0%}", file=sys.stderr)

@@ -20,7 +20,7 @@ LIKE_PLANGYM = PACKAGE / "compat" / "plangym"
 # Modules that every layer may import.
 BASE = {"errors", "support", "results", "states", "batch"}
 EXECUTION = {"processes", "execution", "cluster"}
-ENV = {"audit", "gym_view", "env", "constructors"} | EXECUTION
+ENV = {"audit", "gym_view", "env", "env_parts", "constructors"} | EXECUTION
 # What each layer may import, besides itself and the base.
 BELOW = {
     "snapshots": set(),
@@ -29,7 +29,8 @@ BELOW = {
     "execution": {"processes", "snapshots"},
     "cluster": {"processes", "execution"},
     "gym_view": set(),
-    "env": {"audit", "execution", "gym_view"},
+    "env_parts": set(),
+    "env": {"audit", "env_parts", "gym_view"},
     "constructors": ENV,
     "envs": {"env", "snapshots", "processes"},
     "registry": ENV | {"envs"},

@@ -19,7 +19,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import as_wrappers
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
 from plangym_like.snapshots.chains import close_copy
-from plangym_like.snapshots.trial import TrialOutcome, known_trials
+from plangym_like.snapshots.trial import TrialResult, known_trials
 from plangym_like.support.arguments import name_of, unknown_option
 
 # The entries of `kwargs` that `PlanEnv` takes; the simulator takes all others.
@@ -169,8 +169,8 @@ def _first_exact(
             f"{name_of(name)} cannot be saved exactly, so it cannot be planned over:\n{listed}"
         )
     chosen.snapshot_note = "; ".join([*reasons, note])
-    outcome = TrialOutcome("auto", chosen.snapshot_note, way=chosen.snapshot)
-    known_trials().note(outcome, (name, kwargs))
+    result = TrialResult("auto", chosen.snapshot_note, way=chosen.snapshot)
+    known_trials().note(result, (name, kwargs))
     return chosen
 
 

@@ -51,7 +51,7 @@ from plangym_like.snapshots.chain_state import WrapperState, WrapperValues
 from plangym_like.snapshots.chains import close_copy, innermost, libraries_left_open
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
-from plangym_like.snapshots.trial import Trial, TrialOutcome, known_trials
+from plangym_like.snapshots.trial import Trial, TrialResult, known_trials
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count, name_of
@@ -112,8 +112,8 @@ class GymnasiumSimulator(RenderingSimulator):
     # What saves the wrappers' state: a `WrapperState` or a `ChainPickle`.
     memory: Any
     _is_copy: bool = False
-    # The outcome of the trial; ``None`` until it is known, or if there is none.
-    _outcome: TrialOutcome | None = None
+    # The result of the trial; ``None`` until it is known, or if there is none.
+    _trial_result: TrialResult | None = None
     # Restores the wrappers as they were before the first reset.
     _restore_initial: Callable[[], None] | None = None
 
@@ -166,7 +166,7 @@ class GymnasiumSimulator(RenderingSimulator):
             else:
                 self._set_up(env)
             if not self._is_copy:
-                self._note_outcome()
+                self._note_inexactness()
         except BaseException:
             # Another method may be tried next, and some simulators allow only one instance.
             close_copy(getattr(self, "env", env))
@@ -264,8 +264,8 @@ class GymnasiumSimulator(RenderingSimulator):
     def _set_up_tried(self, env: gymnasium.Env[Any, Any]) -> None:
         """Set up the new chain `env`, after a trial with two others if that is possible."""
         known, kind = known_trials(), qualified_name(type(self))
-        self._outcome = known.find(kind, self._arguments)
-        if self._outcome is None:
+        self._trial_result = known.find(kind, self._arguments)
+        if self._trial_result is None:
             given, self.env_kwargs = self.env_kwargs, _copied(self.env_kwargs)
             tried = self._chain_to_try(env)
             try:
@@ -278,8 +278,9 @@ class GymnasiumSimulator(RenderingSimulator):
                 raise
             finally:
                 self.env_kwargs = given
-            self._outcome = TrialOutcome(kind, note, self.codec.nbytes, seeds_only=self.seeds_only)
-            known.note(self._outcome, self._arguments)
+            result = TrialResult(kind, note, self.codec.nbytes, seeds_only=self.seeds_only)
+            known.note(result, self._arguments)
+            self._trial_result = result
             if tried is env:
                 self.memory.scatters = self.codec.scatters = False
                 return
@@ -312,9 +313,9 @@ class GymnasiumSimulator(RenderingSimulator):
             if other is not None and self.render_mode is None:
                 close_copy(other)
 
-    def _note_outcome(self) -> None:
+    def _note_inexactness(self) -> None:
         """Record why states are inexact, after the trial if there was one."""
-        for note in (self._outcome.note if self._outcome else "", self.memory.unordered):
+        for note in (self._trial_result.note if self._trial_result else "", self.memory.unordered):
             if note:
                 self.exactness = "approximate"
                 self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
@@ -367,7 +368,7 @@ class GymnasiumSimulator(RenderingSimulator):
         """Make another simulator of this class, without a trial; see `RenderingSimulator`."""
         kwargs = {**self._arguments[1], **changed}
         other = type(self).__new__(type(self), *args, **kwargs)
-        other._is_copy, other._outcome = True, self._outcome
+        other._is_copy, other._trial_result = True, self._trial_result
         other.__init__(*args, **kwargs)  # type: ignore[misc]
         return other
 
@@ -532,8 +533,7 @@ class GymnasiumSimulator(RenderingSimulator):
             self._configured = now
             kernels.clear()
         if kind not in kernels:
-            transforms = self._transforms
-            # Without transforms, another wrapper takes part in steps.
+            transforms = self._transforms  # ``None`` if another wrapper takes part in steps
             if transforms is None or has_replaced_methods(self.base):
                 kernels[kind] = None
             else:

@@ -21,21 +21,17 @@ import contextlib
 import copy
 import hashlib
 import hmac
-import logging
 import struct
-import sys
-import sysconfig
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
-import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.state_attributes_hint import suggest_state_attributes
 from plangym_like.errors import (
     PlangymError,
     SnapshotError,
@@ -43,7 +39,6 @@ from plangym_like.errors import (
     StateFormatError,
     UntrustedStateError,
 )
-from plangym_like.processes.child import is_worker
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -57,10 +52,6 @@ _TAG_NBYTES = 16
 # The length of the pickle, and its tag.
 _HEAD = struct.Struct(f"<Q{_TAG_NBYTES}s")
 _SLACK = 1024
-
-logger = logging.getLogger("plangym_like")
-# The classes that `PickledSimulator._suggest_faster` has measured.
-_seen: set[type] = set()
 
 
 class PickleCodec(Codec):
@@ -231,7 +222,7 @@ class PickledSimulator(GymnasiumSimulator):
     def make_codec(self) -> PickleCodec:
         """Reset the environment, and return the codec."""
         self.reset_once()
-        known = self._outcome
+        known = self._trial_result
         return PickleCodec(
             self.env,
             self.name,
@@ -256,8 +247,8 @@ class PickledSimulator(GymnasiumSimulator):
         """Run the trial; its errors say that they are about a pickle."""
         try:
             note = super()._run_trial()
-            if not note and not is_worker():
-                self._suggest_faster()
+            if not note:
+                suggest_state_attributes(self, self.base, "a pickle")
             return note
         except StateFormatError as error:
             raise SnapshotError(f"a pickle of it cannot be loaded: {error.__cause__}") from error
@@ -271,32 +262,6 @@ class PickledSimulator(GymnasiumSimulator):
             raise SnapshotError(
                 f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
             ) from error
-
-    def _suggest_faster(self) -> None:
-        """Log how much time ``state_attributes`` would save, if that is more than a step takes.
-
-        Each class is measured once. An installed one is not, because its user cannot change it.
-        """
-        kind = type(self.base)
-        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-        if kind in _seen or hasattr(kind, "state_attributes"):
-            return
-        if file.startswith(sysconfig.get_path("purelib")):
-            return
-        _seen.add(kind)
-        row: Row = np.zeros(self.payload_nbytes, np.uint8)
-        saving = min(_seconds(lambda: self.read(row), lambda: self.write(row)) for _ in range(3))
-        action = copy.deepcopy(self.action_space).sample()
-        # If the step fails, there is nothing to suggest.
-        with contextlib.suppress(Exception):
-            step = _seconds(lambda: self.step(action, 1))
-            if saving > step:
-                logger.warning(
-                    "%s is saved as a pickle. Stepping it from a state takes %.0f us here, %.0f us "
-                    "of them for the pickle. It can be up to %.1f times as fast if its class lists "
-                    "all attributes that steps and resets change: state_attributes = ['name', ...]",
-                    *(qualified_name(kind), 1e6 * (step + saving), 1e6 * saving, 1 + saving / step),
-                )
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return where two payloads differ in their values; see `PickleCodec.difference`."""
@@ -314,14 +279,6 @@ class PickledEnv(FamilyEnv):
     """
 
     simulator_class = PickledSimulator
-
-
-def _seconds(*calls: Callable[[], Any]) -> float:
-    """Call `calls` one after the other, and return how long this took."""
-    begun = time.perf_counter()
-    for call in calls:
-        call()
-    return time.perf_counter() - begun
 
 
 def _tag(data: bytes) -> bytes:

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.state_attributes_hint import suggest_state_attributes
 from plangym_like.envs.wrapping import NothingSaved, check_is_new, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
@@ -239,7 +240,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             self._make_new,
             self.imager_of(env),
         )
-        self._proxy.seeds_only = self._outcome is not None and self._outcome.seeds_only
+        self._proxy.seeds_only = self._trial_result is not None and self._trial_result.seeds_only
         super()._set_up(self._proxy)
 
     def _copy(self) -> gymnasium.Env[Any, Any]:
@@ -305,6 +306,7 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _run_trial(self) -> str:
         """Run the trial; also return a note if an episode is not given what the last one kept."""
         note, lost = super()._run_trial(), self._proxy.cache.carried.lost
+        suggest_state_attributes(self, innermost(self._proxy), "its actions since the reset")
         if note or not lost:
             return note
         return (

@@ -46,11 +46,9 @@ from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
-_OUTCOME = struct.Struct("=d??")
-# Types of rewards and flags that cannot change.
-_FIXED = frozenset((bool, int, float, np.bool_, np.float64, np.float32))
+_REWARD_AND_FLAGS = struct.Struct("=d??")
 # The most bytes of observations that a copy keeps until its digest is needed.
-_MOST_UNREAD_NBYTES = 2**16
+_MOST_UNREAD_NBYTES = 2**18
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
 # During a replay, an image is taken after every so many steps.
@@ -112,19 +110,21 @@ class CachedCopy:
     @property
     def reached(self) -> tuple[bytes, bytes]:
         """The log and the digest."""
-        log, trace_digest, steps = self._path
-        if steps:
-            for _, seen, outcome in steps:
-                trace_digest = _digest(trace_digest, seen + _packed(outcome) if outcome else seen)
-            log += b"".join([entry for entry, _, _ in steps])
+        log, trace_digest, entries, seen, ends = self._path
+        if ends:
+            start = 0
+            for end in ends:
+                trace_digest = _digest(trace_digest, seen[start:end])
+                start = end
+            log += entries
             self.reached = log, trace_digest
         return log, trace_digest
 
     @reached.setter
     def reached(self, reached: tuple[bytes, bytes]) -> None:
         # Assigned together with the steps, so that no interrupt comes between them.
-        steps: list[tuple[bytes, bytes, tuple[Any, ...]]] = []
-        self._path = *reached, steps
+        ends: list[int] = []
+        self._path = *reached, bytearray(), bytearray(), ends
 
     @property
     def log(self) -> bytes:
@@ -142,19 +142,14 @@ class CachedCopy:
         log, trace_digest = self.reached
         self.reached = log + entry, trace_digest
 
-    def append_step(self, entry: bytes, result: Any) -> None:
-        """Append the log entry of a step, and its result; both are needed when a row is made."""
-        obs, outcome, steps = result[0], result[1:4], self._path[2]
-        if (
-            type(obs) is np.ndarray
-            and not obs.dtype.hasobject
-            and _FIXED.issuperset(map(type, outcome))
-        ):
-            seen = obs.tobytes()
-        else:  # copied now, because later steps may change these objects
-            seen, outcome = _seen(obs, *outcome), ()
-        steps.append((entry, seen, outcome))
-        if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
+    def append_step(self, entry: bytes, seen: bytes) -> None:
+        """Append the log entry of a step, and what was seen; both are needed when a row is made."""
+        _, _, entries, before, ends = self._path
+        # In place: objects of their own for each step would take more time and memory.
+        entries += entry
+        before += seen
+        ends.append(len(before))
+        if len(before) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
 
@@ -417,7 +412,7 @@ class ReplayCache:
             result: Any = cached.env.step(own)
             if type(result) is not tuple or len(result) != 5:
                 result = as_step(result)
-            cached.append_step(entry, result)
+            cached.append_step(entry, _seen(*result[:4]))
         except BaseException:
             self.discard(cached)
             raise
@@ -541,24 +536,21 @@ def _reseed(env: _Env, seed: int) -> None:
     restart_generators(held, [base._np_random, *links(env)], seed)
 
 
-def _seen(obs: Any, *outcome: Any) -> bytes:
+def _seen(obs: Any, *others: Any) -> bytes:
     """Return an observation, and the reward and flags of a step, as bytes."""
     if isinstance(obs, np.ndarray) and not obs.dtype.hasobject:
         content = obs.tobytes()
     else:
         content = _encoded(obs)
-    return content + _packed(outcome) if outcome else content
-
-
-def _packed(outcome: tuple[Any, ...]) -> bytes:
-    """Return the reward and flags of a step as bytes."""
+    if not others:
+        return content
     try:
-        return _OUTCOME.pack(*outcome)
+        return content + _REWARD_AND_FLAGS.pack(*others)
     except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
-        return _encoded(outcome)
+        return content + _encoded(others)
 
 
-def _digest(before: bytes, seen: bytes) -> bytes:
+def _digest(before: bytes, seen: bytes | bytearray) -> bytes:
     digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
     digest.update(seen)
     return digest.digest()

@@ -6,7 +6,7 @@ episode without a seed, which the second copy finally repeats from its first sta
 checks global random generators, which are not part of state rows. If steps are slow, it takes fewer
 of them. A few steps cannot show everything, so rows in use are audited too (`plangym_like.audit`).
 
-The outcome is the same for every environment that is made with the same arguments, so lanes share
+The result is the same for every environment that is made with the same arguments, so lanes share
 it (`trials_shared`).
 """
 
@@ -461,10 +461,10 @@ def stir_global_generators() -> None:
     np.random.random_sample()
 
 
-# Outcomes of trials
+# Results of trials
 
 
-class TrialOutcome(NamedTuple):
+class TrialResult(NamedTuple):
     """What a trial has found out about environments of one kind.
 
     Attributes
@@ -489,28 +489,28 @@ class TrialOutcome(NamedTuple):
 
 
 class KnownTrials:
-    """Outcomes of trials, with the arguments that the environments were made with."""
+    """Results of trials, with the arguments that the environments were made with."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[TrialOutcome, Any]] = []
+        self.entries: list[tuple[TrialResult, Any]] = []
 
-    def find(self, kind: str, arguments: Any) -> TrialOutcome | None:
-        """Return the outcome for simulators of this kind and arguments, or ``None``."""
-        for outcome, others in self.entries:
-            if outcome.kind == kind and _are_equal(arguments, others):
-                return outcome
+    def find(self, kind: str, arguments: Any) -> TrialResult | None:
+        """Return the result for simulators of this kind and arguments, or ``None``."""
+        for result, others in self.entries:
+            if result.kind == kind and _are_equal(arguments, others):
+                return result
         return None
 
-    def note(self, outcome: TrialOutcome, arguments: Any) -> None:
-        """Record an outcome."""
-        self.entries.append((outcome, arguments))
+    def note(self, result: TrialResult, arguments: Any) -> None:
+        """Record a result."""
+        self.entries.append((result, arguments))
 
 
 _known: ContextVar[KnownTrials | None] = ContextVar("known_trials", default=None)
 
 
 def known_trials() -> KnownTrials:
-    """Return the outcomes that are shared at present, or an empty list of outcomes."""
+    """Return the results that are shared at present, or an empty list of results."""
     return _known.get() or KnownTrials()
 
 
@@ -518,7 +518,7 @@ def known_trials() -> KnownTrials:
 def trials_shared(known: KnownTrials | None = None) -> Iterator[KnownTrials]:
     """During the block, try only one environment of each kind.
 
-    By default, blocks inside each other share one list of outcomes.
+    By default, blocks inside each other share one list of results.
     """
     shared = known or _known.get() or KnownTrials()
     token = _known.set(shared)

@@ -18,10 +18,10 @@ from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.vector.lanes import Finals, Flags, Lanes, StepArrays, Which, add_note
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
-from plangym_like.vector.memory import attach_arrays
 from plangym_like.vector.tree import (
     NUMERIC_KINDS,
     Leaf,
+    attach_arrays,
     has_objects,
     take,
     tree_map,

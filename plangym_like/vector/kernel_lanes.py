@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned
 from plangym_like.envs.classic.env import agrees
-from plangym_like.envs.classic.equations import DYNAMICS, Columns
+from plangym_like.envs.classic.equations import DYNAMICS, Motions
 from plangym_like.envs.kernel import NotVectorisableError, has_replaced_methods
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import InputError
@@ -214,18 +214,20 @@ class KernelLanes(SequentialLanes):
     # The environments
 
     def _write(self, lanes: Sequence[int]) -> None:
-        kernel = self._kernel
-        for lane in lanes if kernel is not None and self._is_started else ():
-            assert kernel is not None
-            gym_env_of(self.envs[lane])
+        for lane, kernel in self._kernel_of(lanes):
             kernel.write(lane)
 
     def _read(self, lanes: Sequence[int]) -> None:
-        kernel = self._kernel
-        for lane in lanes if kernel is not None and self._is_started else ():
-            assert kernel is not None
-            gym_env_of(self.envs[lane])
+        for lane, kernel in self._kernel_of(lanes):
             kernel.read(lane)
+
+    def _kernel_of(self, lanes: Sequence[int]) -> Iterator[tuple[int, LaneKernel]]:
+        """Yield each of `lanes`, and the kernel that holds its state, if there is one."""
+        kernel = self._kernel
+        if kernel is not None and self._is_started:
+            for lane in lanes:
+                gym_env_of(self.envs[lane])  # restores a current state that was set aside
+                yield lane, kernel
 
     def expose(self) -> None:
         _ = self.infos
@@ -284,7 +286,7 @@ class ClassicKernel(LaneKernel):
         self._limit = self._settings[2]
         base, count = self._bases[0], len(envs)
         self._dynamics = dynamics = DYNAMICS[type(base)](base)
-        self._columns = Columns(
+        self._states = Motions(
             np.empty((len(dynamics.order), count)),
             np.full(count, dynamics.no_hidden),
             np.zeros(count, bool) if dynamics.takes_single else None,
@@ -292,8 +294,8 @@ class ClassicKernel(LaneKernel):
         )
         self._order = np.array(dynamics.order)
         self._places: list[int] = np.argsort(self._order).tolist()
-        self._saved = np.empty_like(self._columns.x), np.empty_like(self._columns.hidden)
-        self._states = np.empty((count, len(dynamics.order)))
+        self._saved = np.empty_like(self._states.x), np.empty_like(self._states.hidden)
+        self._turned = np.empty((count, len(dynamics.order)))
         self._rewards = np.empty(count)
 
     @classmethod
@@ -323,7 +325,7 @@ class ClassicKernel(LaneKernel):
         return result
 
     def read(self, lane: int) -> None:
-        base, columns, limit = self._bases[lane], self._columns, self._limits[lane]
+        base, states, limit = self._bases[lane], self._states, self._limits[lane]
         if _settings_of(base, limit) != self._settings:
             raise InputError(
                 "an attribute of an environment was changed directly, which its vectorised form "
@@ -331,55 +333,55 @@ class ClassicKernel(LaneKernel):
                 "vectorise=False"
             )
         state = np.asarray(base.state)  # a user may have set a tuple
-        columns.x[:, lane] = state[self._order]
-        if columns.single is not None:
-            columns.single[lane] = state.dtype == np.float32
+        states.x[:, lane] = state[self._order]
+        if states.single is not None:
+            states.single[lane] = state.dtype == np.float32
         hidden = getattr(base, self._dynamics.hidden) if self._dynamics.hidden else None
-        columns.hidden[lane] = self._dynamics.no_hidden if hidden is None else hidden
-        assert columns.elapsed is not None
-        columns.elapsed[lane] = 0 if limit is None else limit._elapsed_steps
+        states.hidden[lane] = self._dynamics.no_hidden if hidden is None else hidden
+        assert states.elapsed is not None
+        states.elapsed[lane] = 0 if limit is None else limit._elapsed_steps
 
     def write(self, lane: int) -> None:
-        base, columns, limit = self._bases[lane], self._columns, self._limits[lane]
+        base, states, limit = self._bases[lane], self._states, self._limits[lane]
         state = np.empty(len(self._order))
-        state[self._order] = columns.x[:, lane]
-        single = columns.single is not None and columns.single[lane]
+        state[self._order] = states.x[:, lane]
+        single = states.single is not None and states.single[lane]
         base.state = state.astype(np.float32) if single else state
         if self._dynamics.hidden:
-            hidden = self._dynamics.as_hidden(columns.hidden[lane])
+            hidden = self._dynamics.as_hidden(states.hidden[lane])
             setattr(base, self._dynamics.hidden, hidden)
         if limit is not None:
-            assert columns.elapsed is not None
-            limit._elapsed_steps = int(columns.elapsed[lane])
+            assert states.elapsed is not None
+            limit._elapsed_steps = int(states.elapsed[lane])
 
     def step(
         self, actions: Any, out: StepArrays, lanes: NDArray[np.intp] | None
     ) -> dict[str, NDArray[Any]] | None:
         if lanes is None:
-            return {} if self._advance(self._columns, actions, out) else None
-        part, found = self._columns.take(lanes), take(out, lanes)
+            return {} if self._advance(self._states, actions, out) else None
+        part, found = self._states.take(lanes), take(out, lanes)
         if not self._advance(part, actions[lanes], found):
             return None
         for target, values in zip(out, found, strict=True):
             target[lanes] = values
-        self._columns.put(lanes, part)
+        self._states.put(lanes, part)
         return {}
 
-    def _advance(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
-        """Step `columns`; return False, with them unchanged, if this is not possible."""
+    def _advance(self, states: Motions, actions: NDArray[Any], out: StepArrays) -> bool:
+        """Step `states`; return False, with them unchanged, if this is not possible."""
         dynamics, count = self._dynamics, len(actions)
-        is_done = 0 < count <= dynamics.most_singly and self._advance_few(columns, actions, out)
-        if not is_done and not self._advance_many(columns, actions, out):
+        is_done = 0 < count <= dynamics.most_singly and self._advance_few(states, actions, out)
+        if not is_done and not self._advance_many(states, actions, out):
             return False
-        assert columns.elapsed is not None
-        columns.elapsed += 1
+        assert states.elapsed is not None
+        states.elapsed += 1
         if self._limit is None:
             out.truncated.fill(False)
         else:
-            np.greater_equal(columns.elapsed, self._limit, out=out.truncated)
+            np.greater_equal(states.elapsed, self._limit, out=out.truncated)
         return True
 
-    def _advance_many(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
+    def _advance_many(self, states: Motions, actions: NDArray[Any], out: StepArrays) -> bool:
         dynamics, count, limit = self._dynamics, len(actions), self._dynamics.num_actions
         # Viewed as unsigned numbers, negative actions are large.
         if limit and (
@@ -387,40 +389,40 @@ class ClassicKernel(LaneKernel):
         ):
             return False
         saved = self._saved[0][:, :count], self._saved[1][:count]
-        saved[0][...], saved[1][...] = columns.x, columns.hidden
-        earned, states = self._rewards[:count], self._states[:count]
+        saved[0][...], saved[1][...] = states.x, states.hidden
+        earned, turned = self._rewards[:count], self._turned[:count]
         try:
-            dynamics.advance(columns, actions, earned, out.terminated)
+            dynamics.advance(states, actions, earned, out.terminated)
         except NotVectorisableError:
-            columns.x[...], columns.hidden[...] = saved
+            states.x[...], states.hidden[...] = saved
             return False
-        dynamics.store(columns.x, states)
-        dynamics.observe(columns.x, states, out.obs)
+        dynamics.store(states.x, turned)
+        dynamics.observe(states.x, turned, out.obs)
         out.rewards[...] = earned
-        if columns.single is not None:
-            columns.single.fill(dynamics.leaves_single)
+        if states.single is not None:
+            states.single.fill(dynamics.leaves_single)
         return True
 
-    def _advance_few(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
+    def _advance_few(self, states: Motions, actions: NDArray[Any], out: StepArrays) -> bool:
         """Step rows one by one with Python numbers, which takes less time for a few."""
         dynamics, chosen = self._dynamics, actions.tolist()
         if actions.dtype != np.int64 or min(chosen) < 0 or max(chosen) >= dynamics.num_actions:
             return False
-        found, hidden = [], columns.hidden.tolist()
-        for lane, x in enumerate(columns.x.T.tolist()):
+        found, hidden = [], states.hidden.tolist()
+        for lane, x in enumerate(states.x.T.tolist()):
             state = [x[place] for place in self._places]
             one = dynamics.advance_one(state, hidden[lane], chosen[lane])
             if one is None:
                 return False
             found.append(one)
         reached, hidden, earned, over = zip(*found, strict=True)
-        states = self._states[: len(chosen)]
-        states[...] = reached
-        dynamics.load(states, columns.x)
-        dynamics.observe(columns.x, states, out.obs)
+        turned = self._turned[: len(chosen)]
+        turned[...] = reached
+        dynamics.load(turned, states.x)
+        dynamics.observe(states.x, turned, out.obs)
         out.rewards[...], out.terminated[...] = earned, over
         if True in over:
-            columns.hidden[...] = hidden
+            states.hidden[...] = hidden
         return True
 
 

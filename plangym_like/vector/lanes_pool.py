@@ -19,8 +19,7 @@ from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.results import Future
 from plangym_like.vector.hosted_lanes import HostedLanes, LaneChannel, Reply
 from plangym_like.vector.lanes import LaneStats, Seeds, Which, seed_after_loss
-from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import take
+from plangym_like.vector.tree import SharedArrays, take
 
 logger = logging.getLogger("plangym_like")
 
@@ -50,7 +49,7 @@ class Job(NamedTuple):
     args: tuple[Any, ...] = ()
 
 
-class Outcome(NamedTuple):
+class JobResult(NamedTuple):
     """The value that a job returned, or the exception that it raised."""
 
     reply: Any = None
@@ -172,7 +171,7 @@ class LanesWorker(WorkerHandle):
 class LanesPool(WorkerPool[LanesWorker]):
     """Runs jobs in processes, and replaces processes that die or hang.
 
-    `submit` starts a job of one process, and `collect` returns its outcome. Jobs of several
+    `submit` starts a job of one process, and `collect` returns its result. Jobs of several
     processes run at the same time, and may be collected in any order. If a job was never collected,
     because the caller was interrupted, the next `submit` for this process waits until it is over.
     Otherwise, its reply could be taken for that of the next job.
@@ -244,8 +243,8 @@ class LanesPool(WorkerPool[LanesWorker]):
     def _send(self, worker: LanesWorker, job: Job) -> None:
         worker.start_task(HostedLanes.perform, job.method, job.args)
 
-    def collect(self, worker: LanesWorker) -> Outcome:
-        """Wait until the worker's job is done, and return its outcome.
+    def collect(self, worker: LanesWorker) -> JobResult:
+        """Wait until the worker's job is done, and return its result.
 
         Raises
         ------
@@ -259,10 +258,10 @@ class LanesPool(WorkerPool[LanesWorker]):
             worker.start_task(HostedLanes.collect)
         if worker.task is None or not self._wait_for_task(worker):
             return self._recover(worker)
-        outcome = self._take(worker, None)
-        if rung and channel is not None and outcome.error is None:
-            channel.note(outcome.reply)
-        return outcome
+        result = self._take(worker, None)
+        if rung and channel is not None and result.error is None:
+            channel.note(result.reply)
+        return result
 
     def is_over(self, worker: LanesWorker) -> bool:
         """Return whether the worker's job is done or has timed out: `collect` would not wait."""
@@ -281,7 +280,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._looked_at = time.monotonic()
 
     def drop(self, worker: LanesWorker) -> None:
-        """If a job was never collected, wait until it is over, and ignore its outcome."""
+        """If a job was never collected, wait until it is over, and ignore its result."""
         if worker.job is None and worker.task is None:
             return
         worker.interrupted = worker.rung = False
@@ -326,8 +325,8 @@ class LanesPool(WorkerPool[LanesWorker]):
                 return False
         return True
 
-    def _take(self, worker: LanesWorker, reply: Any) -> Outcome:
-        """Return the outcome of a finished job.
+    def _take(self, worker: LanesWorker, reply: Any) -> JobResult:
+        """Return the result of a finished job.
 
         `reply` is that from the channel; ``None`` means that of the worker's task.
         """
@@ -336,7 +335,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self._has_deaths = False
         job = worker.job
         assert job is not None
-        # Outside the `try`: an exception that a signal handler raises must not become the outcome.
+        # Outside the `try`: an exception that a signal handler raises must not become the result.
         task = worker.take_task() if reply is None else None
         error, value = None, reply
         try:
@@ -345,7 +344,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         except Exception as failure:
             error = failure
         worker.job = None
-        return Outcome(value, error)
+        return JobResult(value, error)
 
     # Deaths
 
@@ -354,7 +353,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         if worker.task is None:
             super()._tend_ready(worker)
 
-    def _recover(self, worker: LanesWorker) -> Outcome:
+    def _recover(self, worker: LanesWorker) -> JobResult:
         """Replace a process that has died or hung, and repeat the job."""
         job = worker.job
         assert job is not None
@@ -383,7 +382,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.wait(_SLEEP_SECONDS)
             self.tend()
 
-    def _repeat(self, worker: LanesWorker, job: Job) -> Outcome:
+    def _repeat(self, worker: LanesWorker, job: Job) -> JobResult:
         """Begin new episodes in a new process, and repeat the job."""
         try:
             if self.memory is not None:  # otherwise no episode has begun
@@ -397,7 +396,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             raise
         except Exception as error:
             worker.job = None
-            return Outcome(error=error)
+            return JobResult(error=error)
         worker.fresh = False
         self._send(worker, job)
         if not self._wait_for_task(worker):

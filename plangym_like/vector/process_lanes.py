@@ -38,8 +38,7 @@ from plangym_like.vector.lanes import (
     checked_states,
 )
 from plangym_like.vector.lanes_pool import Job, LanesPool, LanesWorker
-from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import take, write_rows
+from plangym_like.vector.tree import SharedArrays, take, write_rows
 
 # How long a process polls for the next call before it sleeps, if there are enough cores.
 _LINGER_SECONDS = 5e-3

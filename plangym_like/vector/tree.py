@@ -1,7 +1,8 @@
 """Trees: dicts, tuples, named tuples and lists of leaves, nested to any depth.
 
 Observations, actions, recurrent states and infos are trees. A leaf is an array, a tensor, a number
-or, in a layout, a `Leaf`. ``None`` and empty containers are trees without leaves.
+or, in a layout, a `Leaf`. ``None`` and empty containers are trees without leaves. `SharedArrays` is
+a tree of arrays in memory that several processes share.
 
 >>> layout = {"image": Leaf((2, 2), np.dtype("u1")), "speed": Leaf((), np.dtype(float))}
 >>> rows = zeros(layout, (3,))
@@ -11,15 +12,20 @@ or, in a layout, a `Leaf`. ``None`` and empty containers are trees without leave
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
+from plangym_like.processes.shared_memory import SharedBlock, as_bytes, attach
 
 NUMERIC_KINDS = "biufc"
+# In shared memory, each array begins at a new cache line.
+_ALIGNMENT = 64
 
 
 class Leaf(NamedTuple):
@@ -140,3 +146,71 @@ def write_rows(target: Any, rows: Any, values: Any) -> None:
         to[rows] = value
 
     tree_map(write, target, values)
+
+
+# Shared memory
+
+
+class SharedArrays:
+    """Zero-filled arrays in one block of anonymous shared memory.
+
+    To attach to them, another process calls `attach_arrays` with a copy of the descriptor, and with
+    the layout. The memory is freed when no process uses it any more.
+
+    Parameters
+    ----------
+    layout : tree of Leaf
+        The shapes include all axes; no leaf has the dtype ``object``.
+
+    Attributes
+    ----------
+    layout : tree of Leaf
+    arrays : tree of array
+
+    Raises
+    ------
+    MemoryError
+        There is not enough memory.
+    """
+
+    def __init__(self, layout: Any) -> None:
+        self.layout = layout
+        self._block = SharedBlock(sum(map(_padded_nbytes, tree_leaves(layout))))
+        self.arrays = _lay_out(as_bytes(self._block.memory), layout)
+
+    @property
+    def fd(self) -> int:
+        """The file descriptor of the memory."""
+        return self._block.fd
+
+    def close(self) -> None:
+        """Close the descriptor; the memory remains as long as the arrays exist."""
+        self._block.close()
+
+
+def attach_arrays(fd: int, layout: Any) -> Any:
+    """Return the arrays of the `SharedArrays` with descriptor `fd`, and close `fd`."""
+    return _lay_out(attach(fd), layout)
+
+
+def nbytes_of(leaf: Leaf) -> int:
+    """Return the size of one array or tensor in bytes."""
+    nbytes: int = math.prod(leaf.shape) * leaf.dtype.itemsize
+    return nbytes
+
+
+def _padded_nbytes(leaf: Leaf) -> int:
+    return -(-nbytes_of(leaf) // _ALIGNMENT) * _ALIGNMENT
+
+
+def _lay_out(memory: NDArray[np.uint8], layout: Any) -> Any:
+    """Return the arrays of `layout`, one after the other over `memory`."""
+    place = 0
+
+    def array_of(leaf: Leaf) -> NDArray[Any]:
+        nonlocal place
+        begin, place = place, place + _padded_nbytes(leaf)
+        array: NDArray[Any] = memory[begin : begin + nbytes_of(leaf)].view(leaf.dtype)
+        return array.reshape(leaf.shape)
+
+    return tree_map(array_of, layout)

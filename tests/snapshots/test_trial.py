@@ -16,7 +16,7 @@ from plangym_like.envs.replayed import ReplayedSimulator
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.trial import (
     KnownTrials,
-    TrialOutcome,
+    TrialResult,
     compare_outcomes,
     ends,
     known_trials,
@@ -311,16 +311,16 @@ def test_an_outcome_belongs_to_the_caller() -> None:
     assert ends(outcome_of(step, action))
 
 
-# Outcomes of trials are shared in a block, by kind and arguments
+# Results of trials are shared in a block, by kind and arguments
 
-OUTCOME = TrialOutcome("Kind", "a note")
+RESULT = TrialResult("Kind", "a note")
 
 
 def test_blocks_inside_each_other_share_and_others_do_not() -> None:
     with trials_shared() as outer, trials_shared() as inner:
         assert inner is outer
-        known_trials().note(OUTCOME, ())
-        assert known_trials().find("Kind", ()) == OUTCOME
+        known_trials().note(RESULT, ())
+        assert known_trials().find("Kind", ()) == RESULT
         with trials_shared(KnownTrials()):
             assert known_trials().find("Kind", ()) is None
     assert known_trials().find("Kind", ()) is None

@@ -23,9 +23,15 @@ from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import env_factory, make_envs, make_lanes
-from plangym_like.vector.memory import nbytes_of
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.tree import Leaf, is_leaf, tree_leaves, tree_map, tree_unflatten
+from plangym_like.vector.tree import (
+    Leaf,
+    is_leaf,
+    nbytes_of,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
 
 
 def make_env(

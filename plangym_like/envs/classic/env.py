@@ -27,20 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome
-from plangym_like.envs.classic.equations import (
-    DYNAMICS,
-    Columns,
-    Dynamics,
-)
+from plangym_like.envs.classic.equations import DYNAMICS, Dynamics, Motions
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.kernel import (
-    ArrayKernel,
-    Kernel,
-    NotVectorisableError,
-    Outcomes,
-)
+from plangym_like.envs.kernel import ArrayKernel, Kernel, NotVectorisableError, Outcomes
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
@@ -136,7 +127,7 @@ class ClassicControlCodec(AttributeCodec):
                 setattr(base, self.dynamics.hidden, self.dynamics.as_hidden(hidden))
 
 
-class ClassicBlocks(ArrayKernel[Columns]):
+class ClassicBlocks(ArrayKernel[Motions]):
     """Steps blocks of rows of one environment, with the constants that it has now.
 
     Parameters
@@ -185,7 +176,7 @@ class ClassicBlocks(ArrayKernel[Columns]):
             truncated = elapsed + 1 >= self._time_limit._max_episode_steps
         return fresh, (np.array(reached, np.float32), reward, terminated, truncated, {}, 1)
 
-    def load(self, given: Row, count: int) -> Columns:
+    def load(self, given: Row, count: int) -> Motions:
         dynamics, size = self._dynamics, len(self._dynamics.order)
         if self._x.shape[1] != count:
             # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
@@ -202,26 +193,26 @@ class ClassicBlocks(ArrayKernel[Columns]):
             single = _copies((flags & 1) != 0, count)
         elif np.count_nonzero(flags):
             raise NotVectorisableError
-        return Columns(self._x, _copies(hidden, count), single)
+        return Motions(self._x, _copies(hidden, count), single)
 
-    def frame(self, states: Columns, actions: NDArray[Any], out: Outcomes) -> None:
+    def frame(self, states: Motions, actions: NDArray[Any], out: Outcomes) -> None:
         self._is_turned = False
         self._dynamics.advance(states, actions, out.rewards, out.terminated)
         if states.single is not None:
             states.single.fill(self._dynamics.leaves_single)
 
-    def observe(self, states: Columns, out: NDArray[Any]) -> None:
+    def observe(self, states: Motions, out: NDArray[Any]) -> None:
         self._turn(states)
         self._dynamics.observe(states.x, self._states, out)
 
-    def store(self, states: Columns, fresh: Row) -> None:
+    def store(self, states: Motions, fresh: Row) -> None:
         self._turn(states)
         fresh[:, self._bytes].view(self._whole)[:, 0] = self._states.view(self._whole)[:, 0]
         fresh.view(states.hidden.dtype)[:, self._hidden_at] = states.hidden
         if states.single is not None:
             fresh.view(self._flags)[:, self._hidden_at + 1] = states.single
 
-    def _turn(self, states: Columns) -> None:
+    def _turn(self, states: Motions) -> None:
         if not self._is_turned:
             self._dynamics.store(states.x, self._states)
             self._is_turned = True

@@ -43,8 +43,8 @@ _FAR = 1e5
 
 
 @dataclass(slots=True)
-class Columns(States):
-    """The states of N rows.
+class Motions(States):
+    """The states of N rows: positions and velocities.
 
     ``x`` ``(size, N)`` is the physical state, and ``hidden`` ``(N,)`` is `Dynamics.hidden`.
     ``single`` ``(N,) bool`` marks the rows that the environment would store in ``float32``
@@ -63,7 +63,7 @@ class Dynamics(abc.ABC):
     Attributes
     ----------
     order : tuple of int
-        Row k of ``Columns.x`` is ``env.state[order[k]]``.
+        Row k of ``Motions.x`` is ``env.state[order[k]]``.
     constants : tuple of str
         Attributes of the environment that its step reads.
     num_actions : int
@@ -72,7 +72,7 @@ class Dynamics(abc.ABC):
     hidden : str
         The attribute, other than ``state``, that affects later steps or images; "" if none does.
     no_hidden : numpy.int32 or numpy.float64
-        The value in ``Columns.hidden`` that means ``None``. The array has the dtype of this value.
+        The value in ``Motions.hidden`` that means ``None``. The array has the dtype of this value.
     takes_single, leaves_single : bool
         Whether `advance` can step ``float32`` states, and whether its next states are ``float32``.
     most_singly : int
@@ -130,15 +130,15 @@ class Dynamics(abc.ABC):
             states[:, column] = x[row]
 
     @abc.abstractmethod
-    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
-        """Step `columns` in place with N `actions`; fill `rewards` and `terminated` ``(N,)``.
+    def advance(self, states: Motions, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        """Step `states` in place with N `actions`; fill `rewards` and `terminated` ``(N,)``.
 
-        ``columns.single`` and ``columns.elapsed`` stay as they are.
+        ``states.single`` and ``states.elapsed`` stay as they are.
 
         Raises
         ------
         NotVectorisableError
-            A row must be stepped by the environment itself; `columns` is in an undefined state.
+            A row must be stepped by the environment itself; `states` are undefined.
         """
 
     def advance_one(
@@ -169,7 +169,7 @@ def cosine(angles: Floats) -> Floats:
 
 
 class CartPole(Dynamics):
-    """CartPole, with positions before velocities in ``Columns.x``.
+    """CartPole, with positions before velocities in ``Motions.x``.
 
     In this order, both positions are updated in one operation, and so are both velocities.
     Expressions are split into in-place operations, because allocating arrays would double the cost.
@@ -209,13 +209,13 @@ class CartPole(Dynamics):
     def load(self, states: Floats, x: Floats) -> None:
         x.reshape(2, 2, -1)[:] = states.reshape(len(states), 2, 2).transpose(2, 1, 0)
 
-    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+    def advance(self, states: Motions, actions: Array, rewards: Floats, terminated: Flags) -> None:
         if self._scratch.shape[1] != len(actions):
             self._scratch = np.empty((4, len(actions)))
         c, scratch = self.values, self._scratch
         accelerations, moved = scratch[:2], scratch[2:]
         temp, turning, cosine, other = scratch
-        positions, velocities = columns.x[:2], columns.x[2:]
+        positions, velocities = states.x[:2], states.x[2:]
         np.cos(positions[1], out=cosine)
         np.sin(positions[1], out=turning)
 
@@ -253,10 +253,10 @@ class CartPole(Dynamics):
         rewards.fill(0.0 if c._sutton_barto_reward else 1.0)
         if np.count_nonzero(terminated):
             (ended,) = terminated.nonzero()
-            steps = columns.hidden[ended]
+            steps = states.hidden[ended]
             # The step that ends the episode is rewarded like any other, but later steps are not.
             rewards[ended] = -1.0 if c._sutton_barto_reward else steps == self.no_hidden
-            columns.hidden[ended] = steps + 1
+            states.hidden[ended] = steps + 1
 
     def advance_one(
         self, x: Sequence[float], hidden: Any, action: Any
@@ -311,9 +311,9 @@ class MountainCar(Dynamics):
         super().__init__(env)
         self._pushes = np.array([(action - 1) * env.force for action in range(3)], np.float64)
 
-    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+    def advance(self, states: Motions, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c = self.values
-        position, velocity = columns.x
+        position, velocity = states.x
         velocity += self._pushes.take(actions) + cosine(3 * position) * -c.gravity
         np.clip(velocity, -c.max_speed, c.max_speed, out=velocity)
         position += velocity
@@ -351,12 +351,12 @@ class MountainCarContinuous(Dynamics):
     def largest(cls, env: Any) -> float:
         return _LARGEST  # as in `MountainCar`, also in single precision
 
-    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
-        c, (position, velocity), action = self.values, columns.x, actions[:, 0]
+    def advance(self, states: Motions, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        c, (position, velocity), action = self.values, states.x, actions[:, 0]
         cost = np.float_power(action.astype(np.float64), 2.0) * 0.1
         if action.dtype == np.float64 and not np.isfinite(cost).all():
             raise NotVectorisableError  # math.pow raises OverflowError
-        single = np.zeros(len(action), bool) if columns.single is None else columns.single
+        single = np.zeros(len(action), bool) if states.single is None else states.single
         low, high = action < c.min_action, action > c.max_action
         # A clipped force or speed is a Python number, which keeps the precision of its operand.
         limited = low | high
@@ -414,11 +414,11 @@ class Pendulum(Dynamics):
         single = np.float32(number)
         return None if np.isnan(number) else single if float(single) == number else number
 
-    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+    def advance(self, states: Motions, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c = self.values
-        angle, speed = columns.x
+        angle, speed = states.x
         torque = np.clip(actions[:, 0], -c.max_torque, c.max_torque)
-        columns.hidden[:] = torque
+        states.hidden[:] = torque
         costs = np.float_power(np.remainder(angle + np.pi, 2 * np.pi) - np.pi, 2.0)
         costs += 0.1 * np.float_power(speed, 2.0)
         costs += 0.001 * _squared(torque)
@@ -478,10 +478,10 @@ class Acrobot(Dynamics):
         # but the environment itself may reach velocities up to its two constants.
         return max(30.0, float(env.MAX_VEL_1), float(env.MAX_VEL_2))
 
-    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
-        c, x = self.values, columns.x
-        if columns.single is not None and columns.single.any():
-            x[:, columns.single] = x[:, columns.single].astype(np.float32)
+    def advance(self, states: Motions, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        c, x = self.values, states.x
+        if states.single is not None and states.single.any():
+            x[:, states.single] = x[:, states.single].astype(np.float32)
         torque = self._torques.take(actions)
         half = c.dt / 2.0
         first = self._slope(x, torque)

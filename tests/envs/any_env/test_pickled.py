@@ -231,9 +231,14 @@ def test_make_suggests_once_to_list_the_attributes_of_a_class(caplog: Any) -> No
     class Listed(Counter):
         state_attributes = (("count", int),)
 
-    for kind in (Counter, Counter, Listed):
+    class Replayed(gym.utils.EzPickle, Counter):
+        """It cannot be pickled."""
+
+    for kind in (Counter, Counter, Listed, Replayed, Replayed):
         with plangym_like.make(kind) as env:
             state = env.reset(seed=0).state
             assert env.step(1, state=state).obs == 1
     told = [record.getMessage() for record in caplog.records if "state_attributes" in record.msg]
-    assert len(told) == 1 and "all attributes that steps and resets change" in told[0]
+    assert all("all attributes that steps and resets change" in each for each in told)
+    first, second = told
+    assert "is saved as a pickle" in first and "is saved as its actions" in second

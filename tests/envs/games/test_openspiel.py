@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import make_on
 from gymnasium.wrappers import RecordEpisodeStatistics
 from played_games import assert_same_batch, assert_same_steps, play
 from usual import first_of, third_of
@@ -110,6 +111,16 @@ def test_every_position_is_restored_exactly(name: str) -> None:
         other.simulator.clear_caches()
         assert_same_steps(other, played, order[: POSITIONS // 4])
         assert_same_batch(env, played, order)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["isolated", "ray"], indirect=True)
+@pytest.mark.parametrize("name", GAMES)
+def test_every_position_is_restored_exactly_elsewhere(name: str, backend: str) -> None:
+    options = GAMES[name]
+    with make(name, autoreset=False) as env, make_on(backend, PREFIX + name, **options) as other:
+        played = play(env, Straight(name, options), 200)
+        assert_same_batch(other, played, np.random.default_rng(1).permutation(200))
 
 
 @pytest.mark.parametrize("name", ["backgammon", "connect_four"])

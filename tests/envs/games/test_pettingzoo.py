@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import make_on
 from played_games import assert_same_batch, assert_same_steps, content, play
 from usual import first_of
 
@@ -79,6 +80,20 @@ def test_every_position_is_restored_exactly(name: str, options: dict[str, Any]) 
         other.simulator.clear_caches()
         assert_same_steps(other, played, order[:20])
         assert_same_batch(env, played, order)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["isolated", "ray"], indirect=True)
+@pytest.mark.parametrize(("name", "options"), GAMES)
+def test_every_position_is_restored_exactly_elsewhere(
+    name: str, options: dict[str, Any], backend: str
+) -> None:
+    with (
+        make(name, autoreset=False, **options) as env,
+        make_on(backend, PREFIX + name, **options) as other,
+    ):
+        played = play(env, Straight(name, options), 200)
+        assert_same_batch(other, played, np.random.default_rng(1).permutation(200))
 
 
 @pytest.mark.parametrize(("name", "moves"), [("connect_four_v3", [3, 3, 0]), ("chess_v6", [77])])
