@@ -29,9 +29,8 @@ import gymnasium
 from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
-from plangym_like.envs.family_env import FamilyEnv
+from plangym_like.envs.family_env import FamilyEnv, suggest_state_attributes
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.state_attributes_hint import suggest_state_attributes
 from plangym_like.errors import (
     PlangymError,
     SnapshotError,

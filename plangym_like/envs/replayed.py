@@ -32,9 +32,8 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
-from plangym_like.envs.family_env import FamilyEnv
+from plangym_like.envs.family_env import FamilyEnv, suggest_state_attributes
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.state_attributes_hint import suggest_state_attributes
 from plangym_like.envs.wrapping import NothingSaved, check_is_new, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat

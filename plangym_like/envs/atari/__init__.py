@@ -1,8 +1,7 @@
 """Atari 2600 games on the Arcade Learning Environment (ALE).
 
-`env` has the simulator and the environment, `rows` saves states and steps blocks of them,
-`emulator` is ale-py's environment with exact states, and `quirks` is the table of what single games
-need.
+`env` has the environment, its simulator, codec and kernel, `emulator` is ale-py's environment with
+exact states, and `quirks` is the table of what single games need.
 """
 
 from __future__ import annotations
