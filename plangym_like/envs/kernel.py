@@ -195,7 +195,8 @@ class ArrayKernel(Kernel, Generic[S]):
 
     A subclass for each family defines how states are loaded, stepped by one frame, observed and
     stored. This class holds actions, counts the steps for a time limit, and makes random generators
-    from seeds.
+    from seeds. The states are instances of a dataclass of the family, a subclass of `States`. A row
+    begins with a header of `HEADER_NBYTES` bytes; the codec's bytes follow, and then the generator.
 
     Parameters
     ----------

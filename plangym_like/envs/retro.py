@@ -14,20 +14,21 @@ since the restored state. stable-retro includes one free game, ``Airstriker-Gene
 ROMs that you own, run ``python -m stable_retro.import FOLDER``.
 
 A process can have only one emulator. The game in use has the emulator; all other games keep their
-states as bytes. The games of a process must be used in one thread.
+states as bytes. Games may be used in several threads, but only one of them runs at a time.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 import importlib.metadata
 import json
 import struct
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -41,6 +42,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.configuration import describe
 from plangym_like.states.rows import Row, padded
+from plangym_like.support.fork_safety import new_lock
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
@@ -54,6 +56,22 @@ _COUNT = struct.Struct("<I")
 _WORD = np.arange(8)
 # In all pointers into one library, this byte and the higher ones have at most two different values.
 _HIGH = 5
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+# Held by the game that is using the emulator of this process.
+_lock = new_lock()
+
+
+def _alone(method: _Method) -> _Method:
+    """Let only one game at a time run such a method, whatever its thread."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _lock:
+            return method(self, *args, **kwargs)
+
+    return cast("_Method", call)
 
 
 class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
@@ -75,6 +93,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     # The game that is using the emulator of this process.
     _awake: weakref.ref[PlannableRetro] | None = None
 
+    @_alone
     def __init__(
         self,
         game: str,
@@ -132,6 +151,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         end = int(written[-1]) + 1 if len(written) else 0
         self._dirt = slice(end, nbytes), np.flatnonzero(unwritten[:end])
 
+    @_alone
     def read_emulator(self) -> NDArray[np.uint8]:
         """Return the emulator's state, as bytes that are the same in every process.
 
@@ -146,6 +166,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
             data[gaps] = 0
         return self.addresses.strip(data)
 
+    @_alone
     def write_emulator(self, data: NDArray[np.uint8], image: NDArray[np.uint8]) -> None:
         """Set the emulator's state to `data` and its screen to `image`.
 
@@ -199,29 +220,34 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         self._asleep = self.read_emulator().copy()
         del self.em
 
+    @_alone
     def screen(self) -> NDArray[np.uint8]:
         """Return the current screen, ``(height, width, 3)``."""
         if self.image is None:
             self.image = self.get_screen(apply_rotation=True).copy()
         return self.image
 
+    @_alone
     def console_memory(self) -> NDArray[np.uint8]:
         """Return a copy of the console's memory."""
         self.wake()
         ram: NDArray[np.uint8] = self.get_ram()
         return ram
 
+    @_alone
     def variables(self) -> dict[str, Any]:
         """Return the game's variables, such as its score, by name."""
         self.wake()
         return dict(self.data.lookup_all())
 
+    @_alone
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.wake()
         self.image = None
         obs, reward, terminated, truncated, info = super().step(action)
         return obs, float(reward), terminated, truncated, info
 
+    @_alone
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -233,6 +259,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     def render(self) -> NDArray[np.uint8]:
         return self.screen().copy()
 
+    @_alone
     def close(self) -> None:
         if PlannableRetro._awake is not None and PlannableRetro._awake() is self:
             PlannableRetro._awake = None

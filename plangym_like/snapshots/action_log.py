@@ -141,6 +141,9 @@ class ActionLogFormat:
                         if len(self._entries) < _KEPT_ENTRIES:
                             self._entries[action] = entry
                     return entry, action
+            elif type(action) is np.ndarray and not self._is_narrowed:  # the usual case
+                if action.dtype == self._dtype and action.shape == self._shape:
+                    return ACTION + action.tobytes(), action.copy()
             if isinstance(action, (np.ndarray, np.generic)) and action.shape == self._shape:
                 if action.dtype == self._dtype or (
                     action.dtype.kind in "iuf" and action.dtype.isnative

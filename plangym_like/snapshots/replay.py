@@ -275,9 +275,12 @@ class ReplayCache:
         env = self._new_env(unneeded)
         cached = CachedCopy(env, last_used=self._restores)
         try:
-            if start.generator is not None:
-                generator = random_state.spawning_generator(start.generator, start.spawner)
-                innermost(env)._np_random = generator
+            base = innermost(env)
+            # A copy that is used again has this generator; it takes long to make a new one.
+            has_it = unneeded is not None and env is unneeded.env
+            has_it = has_it and isinstance(base._np_random, np.random.Generator)
+            if start.generator is not None and not has_it:
+                base._np_random = random_state.spawning_generator(start.generator, start.spawner)
             if start.carried is not None:
                 cached.changed = self.carried.write(env, start.carried)
             obs, info = as_reset(env.reset(seed=start.seed, options=copy.deepcopy(start.options)))

@@ -72,7 +72,7 @@ class SequentialLanes(Lanes):
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         whole = plain and shape == () and dtype == np.int64
-        parts = parts_of(obs)
+        parts = [] if plain else parts_of(obs)
         simple = type(actions) is np.ndarray and not actions.dtype.hasobject
         numbers = simple and actions.ndim == 1
         chosen, flags = self._chosen(lanes), None if ended is None else ended.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,21 @@ def played(episode) -> list[Any]:
         assert_same(obs, episode["first"][0])
         assert info == episode["first"][1]
         return [(env.get_state(), env.step(action)) for action in episode["actions"]]
+
+
+def test_games_may_be_used_in_several_threads() -> None:
+    envs = [plangym_like.make(GAME, obs_type="ram") for _ in range(2)]
+    starts = [env.reset(seed=0).state for env in envs]
+    plans = np.random.default_rng(0).integers(0, 2, (2, 6, 12)).astype(np.int8)
+
+    def play(env: Any, state: Any, actions: Any) -> Any:
+        for action in actions:
+            state = env.step(action, state).state
+        return state
+
+    alone = list(map(play, envs, starts, plans))
+    with ThreadPoolExecutor(2) as threads:
+        assert_same(list(threads.map(play, envs, starts, plans)), alone)
 
 
 def test_an_episode_is_stable_retros_own(episode, played):

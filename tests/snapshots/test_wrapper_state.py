@@ -21,6 +21,7 @@ import plangym_like
 from plangym_like.envs.wrapping import without_time_limit
 from plangym_like.errors import StateCapacityError, StateFormatError
 from plangym_like.snapshots.chain_state import WrapperState
+from plangym_like.snapshots.known_wrappers import is_known
 from plangym_like.states.random_state import seeded_generator
 
 # Ended episodes are played on, which has to be as deterministic as any other step.
@@ -243,3 +244,10 @@ def test_the_usual_preprocessing_goes_on() -> None:
     assert content(preprocessing.obs_buffer) == content(frames)
     assert preprocessing.game_over is False
     env.close()
+
+
+def test_a_wrapper_of_gymnasium_with_another_attribute_is_not_known() -> None:
+    wrapper = wrappers.NormalizeReward(gym.make("CartPole-v1"))
+    assert is_known(wrapper)
+    vars(wrapper)["of_another_version"] = 0
+    assert not is_known(wrapper)

@@ -139,7 +139,8 @@ class GymEnv(VecEnv):
     ) -> None:
         seed = as_count("seed", seed, 0)
         self._lanes = _lanes_of(envs, num_envs)
-        self._action_layout = tensor_layout(self._lanes.action_layout)
+        layout = tensor_layout(self._lanes.action_layout)
+        self._action_leaves = dict(named_leaves(layout, ("action",)))
         self._episodes = EpisodeLanes(self._lanes, [seed])
         self._n_envs = self._lanes.num_lanes
         (group,) = seed_groups(seed, [self._n_envs])
@@ -196,7 +197,7 @@ class GymEnv(VecEnv):
         if "action" not in names:
             raise InputError(f"the agent's output has no field 'action', only {names}")
         everyone = len(running) == n
-        actions = _as_actions(self._action_layout, action["action"], len(running))
+        actions = self._as_actions(action["action"], len(running))
         if not everyone:
             given, actions = actions, zeros(self._lanes.action_layout, (n,))
             write_rows(actions, running, given)
@@ -212,6 +213,20 @@ class GymEnv(VecEnv):
         self._episodes.step(actions, outcome)
         fields = _observation(outcome.obs, outcome.reward, flags, actions)
         return fields if everyone else fields[torch.from_numpy(running)]
+
+    def _as_actions(self, value: Any, n_rows: int) -> Any:
+        """Return the agent's actions as the tree of arrays that the environments take."""
+        expected, given = self._action_leaves, dict(named_leaves(value, ("action",)))
+        if given.keys() != expected.keys():
+            wanted, found = (sorted(map("/".join, each)) for each in (expected, given))
+            raise ActionError(f"the agent's actions must have the parts {wanted}, got {found}")
+        arrays = []
+        for path, leaf in expected.items():
+            shape = n_rows, *leaf.shape
+            fits = fitting(given[path], shape, leaf.dtype, repr("/".join(path)))
+            # A copy, since environments may change actions, but recorded ones must not change.
+            arrays.append(fits.numpy().copy())
+        return tree_unflatten(self._lanes.action_layout, iter(arrays))
 
     def close(self) -> None:
         self._lanes.close()
@@ -280,20 +295,6 @@ def _observation(
         )
     parts = {**shown, "reward": rewards, **flags, "last_action": actions}
     return DictTensor({name: as_named(part) for name, part in parts.items()}, rewards.shape)
-
-
-def _as_actions(layout: Any, value: Any, n_rows: int) -> Any:
-    """Return the agent's actions as the tree of arrays that the environments take."""
-    expected, given = (dict(named_leaves(tree, ("action",))) for tree in (layout, value))
-    if given.keys() != expected.keys():
-        wanted, found = (sorted(map("/".join, each)) for each in (expected, given))
-        raise ActionError(f"the agent's actions must have the parts {wanted}, got {found}")
-    # Copies, since an environment may change its action, but recorded actions must not change.
-    arrays = (
-        fitting(given[path], (n_rows, *leaf.shape), leaf.dtype, repr("/".join(path))).numpy().copy()
-        for path, leaf in expected.items()
-    )
-    return tree_unflatten(layout, arrays)
 
 
 def _as_options(env_info: DictTensor | None, n_envs: int) -> list[dict[str, Any]] | None:

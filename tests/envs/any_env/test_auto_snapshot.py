@@ -2,6 +2,7 @@
 
 import re
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from gymnasium.utils import EzPickle
 from gymnasium.wrappers import ClipReward
 
 import plangym_like
+from plangym_like.envs import family_env
 from plangym_like.errors import InputError, MissingExtraError, SnapshotError
 
 
@@ -81,6 +83,23 @@ def test_an_approximation_says_so() -> None:
     env = plangym_like.make(Ticking)
     assert env.exactness == "approximate" and "ticks" in env.exactness_note
     assert env.snapshot_note.endswith("no method is exact")
+
+
+def test_an_approximation_is_closed_if_the_next_method_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    def make(way: str, *args: Any) -> Any:
+        if way == "replay":
+            raise KeyboardInterrupt
+        note = {"exactness": "approximate", "exactness_note": "it ticks"}
+        return SimpleNamespace(**note, close=lambda: closed.append(way))
+
+    monkeypatch.setattr(family_env, "_make", make)
+    with pytest.raises(KeyboardInterrupt):
+        family_env.auto_simulator(Ticking)
+    assert closed == ["native", "pickle"]
 
 
 @pytest.mark.parametrize(

@@ -353,3 +353,13 @@ def test_make_closes_every_copy_of_a_replayed_environment() -> None:
     assert len(Owned.made) > 2
     assert not any(each.is_open for each in Owned.made)
     Owned.made.clear()
+
+
+def test_options_that_cannot_be_saved_leave_no_copy_behind() -> None:
+    with plangym_like.make(Owned) as env:
+        env.reset(seed=0)
+        before = sum(each.is_open for each in Owned.made)
+        with pytest.raises(SnapshotError, match="options of reset"):
+            env.reset(options={"it": object()})
+        assert sum(each.is_open for each in Owned.made) == before
+    Owned.made.clear()

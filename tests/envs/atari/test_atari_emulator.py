@@ -144,3 +144,15 @@ def test_states_of_several_resets_are_those_of_the_raw_emulator(game: str) -> No
     # About a quarter of the restores find the generator in the same state.
     assert ale.short > 25
     assert ale.full > 100
+
+
+def test_no_state_is_saved_for_a_batch_without_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", audit="off") as env:
+        state, saves, codec = env.reset(seed=0).state, list[int](), env.simulator.codec
+        env.step_batch([ACTION], state)  # sets the current state aside
+        save = codec.save
+        monkeypatch.setattr(codec, "save", lambda *args: saves.append(1) or save(*args))
+        for wanted, count in ((False, 0), (True, 4)):
+            saves.clear()
+            env.step_batch([ACTION] * 4, state, return_state=wanted)
+            assert len(saves) == count
