@@ -18,7 +18,7 @@ FOLDERS += $(filter-out $(FOLDERS),$(patsubst tests/%/,%,$(sort $(dir $(wildcard
 RUN_TESTS := python -m pytest --quiet
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level test-all lint faults fault-table docs table bench test-lowest site-test release-check clean
+.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
 .DELETE_ON_ERROR:
 # Thousands of processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,6 +34,7 @@ help:
 	@echo "make test   lint, type-check, build the docs, run the tests and every documented example"
 	@echo "make lint   ruff and mypy --strict alone"
 	@echo "make faults run tests that kill and hang workers and look for leaks (takes minutes)"
+	@echo "make soak   restore Box2D environments ten million times (takes an hour)"
 	@echo "make fault-table  compare this package with other libraries under the same faults"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make site-test  build the documentation, and click through it in a headless Chromium"
@@ -87,6 +88,9 @@ lint: .venv/.test
 
 faults: .venv/.test
 	$(BIN)/python -m pytest --quiet --timeout 2400 -m "full or not full" tests/faults tests/test_every_backend.py
+
+soak: .venv/.test
+	$(BIN)/python benchmarks/soak.py
 
 fault-table: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/faults.py
