@@ -82,14 +82,11 @@ class MiniGridCodec(AttributeCodec):
     def __init__(self, base: Any, capacity: int | None) -> None:
         self._episode: Episode | None = None
         self._recent: OrderedDict[bytes, Episode] = OrderedDict()
-        # Whether a state has been saved or restored; until then, episodes are not recorded.
-        self._is_used = False
         numbers = (*_AGENT[:2], "agent_x", "agent_y", "agent_kinds")
         own = [Attribute(name, np.int64) for name in numbers]
         self._base = base
         super().__init__(base, [*own, Attribute("episode"), Attribute("changes")], capacity)
         self.columns = {}
-        self.renew()
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         return {
@@ -107,12 +104,8 @@ class MiniGridCodec(AttributeCodec):
     def reseed(self, seed: int) -> None:
         """Do nothing: ``np_random`` is the only generator."""
 
-    def renew(self) -> None:
-        self._is_used, self._episode = False, None
-
     def values(self) -> Sequence[Any]:
         base, episode = self._base, self._episode
-        self._is_used = True
         changes = None if episode is None else episode.changes(base)
         if episode is None or changes is None:
             episode = Episode.of(base)
@@ -130,7 +123,6 @@ class MiniGridCodec(AttributeCodec):
 
     def put(self, values: Sequence[Any]) -> None:
         base, episode = self._base, self._episode
-        self._is_used = True
         base.step_count, direction, x, y, kinds, data, changes = values
         if episode is not None and self._recent.get(episode.data) is not episode:
             self._keep(episode)
@@ -145,12 +137,8 @@ class MiniGridCodec(AttributeCodec):
             raise StateFormatError(f"a state row is damaged: {error!r}") from error
 
     def begin(self) -> None:
-        """Record the state after a reset as the beginning of the episode.
-
-        As long as no states are saved, recording every episode would only slow down resets. The
-        first state that is saved is then the recorded beginning of its episode.
-        """
-        self._episode = Episode.of(self._base) if self._is_used else None
+        """Record the state after a reset as the beginning of the episode."""
+        self._episode = Episode.of(self._base)
 
     def encoded(self, values: Sequence[Any]) -> bytes:
         *_, episode, changes = values
@@ -384,8 +372,8 @@ class MiniGridSimulator(GymnasiumSimulator):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and its wrappers; without a seed, keep the random generator.
 
-        Also record the beginning of the episode (see `MiniGridCodec.begin`), so that rows do not
-        depend on which of its states were saved.
+        Also record the beginning of the episode, so that rows do not depend on which of its states
+        were saved.
         """
         result = super().reset(seed, options)
         self.codec.begin()
