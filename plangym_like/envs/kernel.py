@@ -10,6 +10,7 @@ import abc
 import contextlib
 import copy
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
@@ -112,9 +113,12 @@ def has_replaced_methods(env: Any) -> bool:
 
 @functools.cache
 def _methods(kind: Any) -> frozenset[str]:
-    found = ((name, getattr(kind, name)) for name in dir(kind))
+    # Static, because a user's descriptor may raise an error if the class is asked for its value.
+    found = ((name, inspect.getattr_static(kind, name, None)) for name in dir(kind))
     return frozenset(
-        name for name, value in found if callable(value) and not isinstance(value, type)
+        name
+        for name, value in found
+        if isinstance(value, classmethod) or (callable(value) and not isinstance(value, type))
     )
 
 

@@ -263,6 +263,24 @@ def test_a_replaced_step_takes_the_place_of_step_states() -> None:
     assert env.step_batch([0, 1, 2], state).rewards.tolist() == before.tolist()
 
 
+class OnlyOnInstances:
+    """A descriptor with no value for the class."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return instance.x  # ``None`` has none
+
+
+class Described(Sleds):
+    place = OnlyOnInstances()
+
+
+def test_a_class_may_have_descriptors_without_a_value() -> None:
+    with pytest.raises(AttributeError):
+        _ = Described.place
+    env = plangym_like.make(Described)
+    assert len(env.step_batch([0, 1], env.reset(seed=0).state).rewards) == 2
+
+
 class Short(WrongLate):
     """From a number of rows, `step_states` returns what is of another shape or dtype."""
 
