@@ -463,7 +463,8 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         Raises
         ------
         EnvApiError
-            A state has no legal action, although the game has not ended.
+            A state has no legal action, although the game has not ended, or a player is neither 0
+            nor 1.
         """
         block, count, horizon = slice(first, last), last - first, rows.inputs.horizon
         given = self._given(rows, block)
@@ -491,6 +492,11 @@ class StatesKernel(ArrayKernel[ObservedStates]):
                 on, states = on[left], states.take(left)
                 if not len(on):
                     break
+        if ((movers != 0) & (movers != 1)).any():
+            raise EnvApiError(
+                f"{self._name}.turns_of_states must return players 0 and 1, got {movers.min()} to "
+                f"{movers.max()}"
+            )
         whole.put(on, states)
         self._write(rows, block, taken.T, rewards.T, movers.T, lengths, ended)
         self._store(whole, given, None, rows, block)
