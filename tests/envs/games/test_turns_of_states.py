@@ -88,6 +88,26 @@ class FromOne(Heap):
         return legal, to_play + 1
 
 
+class Scored(Heap):
+    def info(self) -> dict[str, Any]:
+        return {**super().info(), "score": 7}
+
+
+class Together(Heap):
+    """Its actions are arrays, so it gives no infos."""
+
+    action_space = spaces.MultiDiscrete([4])
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+    def step(self, action: Any) -> Any:
+        return super().step(action[0])
+
+    def step_states(self, heaps: Any, actions: Any) -> Any:
+        return super().step_states(heaps, actions.reshape(-1))
+
+
 class Stuck(Heap):
     """It has no legal action when 7 stones are left."""
 
@@ -156,6 +176,20 @@ def test_random_legal_moves_are_equally_likely() -> None:
 def test_turns_that_differ_from_infos_are_refused(kind: Any, reason: str) -> None:
     with pytest.raises(SnapshotError, match=f"(?s)does not do what step does: .*{reason}"):
         OwnEnv(kind)
+
+
+def test_a_game_with_other_infos_is_passed_over_with_the_reason() -> None:
+    with plangym_like.make(Scored) as env:
+        assert env.snapshot == "pickle"
+        assert "may give action_mask and to_play, and no other infos" in env.snapshot_note
+
+
+def test_turns_do_not_matter_if_actions_are_not_discrete() -> None:
+    with plangym_like.make(Together) as env:
+        assert env.snapshot == "native"
+        state = env.reset(seed=0).state
+        assert env.step_batch([[1], [2]], state).obs.tolist() == [[18, 1], [17, 1]]
+        assert not env.layout.plays_out
 
 
 def test_a_state_without_a_legal_action_is_an_error() -> None:
