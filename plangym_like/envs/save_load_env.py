@@ -314,8 +314,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
     def plays_out(self) -> bool:
         """Whether the environment tells its turns, each action is one step, and they start at 0."""
         first = getattr(self.action_space, "start", 0)
-        is_plain = first == 0 and self.frameskip == 1 and self.time_limit is None
-        return is_plain and self.tells_turns()
+        return first == 0 and self.frameskip == 1 and self.tells_turns()
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows, or play them out."""

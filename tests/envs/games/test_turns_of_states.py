@@ -108,6 +108,15 @@ class Together(Heap):
         return super().step_states(heaps, actions.reshape(-1))
 
 
+class Taking(Heap):
+    """Its actions are the numbers of stones, from 1."""
+
+    action_space = spaces.Discrete(4, start=1)
+
+    def step_states(self, heaps: Any, actions: Any) -> Any:
+        return super().step_states(heaps, actions - 1)
+
+
 class Stuck(Heap):
     """It has no legal action when 7 stones are left."""
 
@@ -189,7 +198,27 @@ def test_turns_do_not_matter_if_actions_are_not_discrete() -> None:
         assert env.snapshot == "native"
         state = env.reset(seed=0).state
         assert env.step_batch([[1], [2]], state).obs.tolist() == [[18, 1], [17, 1]]
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [(Taking, {}), (Heap, {"frameskip": 2}), (Heap, {"max_episode_steps": 5}), (Together, {})],
+)
+def test_games_that_are_stepped_at_once_but_not_played_out(kind: Any, options: Any) -> None:
+    with OwnEnv(kind, **options) as env:
         assert not env.layout.plays_out
+        state = env.reset(seed=0).state
+        with pytest.raises(InputError, match="does not tell which actions are legal"):
+            env.rollout_batch(np.ones((2, 3, *env.action_space.shape), int), state, legal=True)
+
+
+def test_the_observation_after_the_end_stays() -> None:
+    with plangym_like.make(Heap) as env:
+        state = env.reset(seed=0).state
+        plans = np.full((2, 30), 3)  # the heap is taken in 5 steps, the last by player 0
+        found = env.rollout_batch(plans, state, legal=True, return_observations=True)
+        assert found.infos["n_step"].tolist() == [5, 5]
+        assert (found.observations[:, 4:] == [0, 1]).all()
 
 
 def test_a_state_without_a_legal_action_is_an_error() -> None:
