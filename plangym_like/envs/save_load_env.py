@@ -207,9 +207,11 @@ class SaveLoadSimulator(GymnasiumSimulator):
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
     each with N rows, but no infos. It must not draw random numbers.
 
-    In a game of two players, the optional ``turns_of_states(states)`` returns what the infos of
-    these states say: ``action_mask`` ``(N, A)`` and ``to_play`` ``(N,)``. Infos then hold these
-    alone, and ``rollout_batch(..., legal=True)`` plays many games to the end at once.
+    In a game of two players, 0 and 1, of whom one wins what the other loses, the optional
+    ``turns_of_states(states)`` returns what the infos of these states say: ``action_mask``
+    ``(N, A)`` and ``to_play`` ``(N,)``. Infos then hold these alone, and
+    ``rollout_batch(..., legal=True)`` plays many games to the end at once if the action space is
+    Discrete from 0, without ``frameskip`` or a time limit.
 
     The arguments are as in `GymnasiumSimulator`; ``state_capacity`` is for states that are not
     arrays.
@@ -276,7 +278,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         first_reset(self.env)
         kind = self.codec_class if _has_methods(self.base) else OwnCodec
         codec = kind(self.base, self.name, self.state_capacity)
-        if self._tells_turns():
+        if self.tells_turns():
             space: Any = self.action_space
             codec.columns = {
                 "action_mask": ((int(space.n),), np.dtype(np.int8)),
@@ -303,7 +305,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         own = callable(getattr(self.base, "step_states", None))
         return own and not visible(self.env) and not self._images
 
-    def _tells_turns(self) -> bool:
+    def tells_turns(self) -> bool:
         """Return whether ``turns_of_states`` tells which actions are legal, and who moves."""
         tells = callable(getattr(self.base, "turns_of_states", None))
         return tells and isinstance(self.action_space, Discrete) and self._steps_states()
@@ -312,8 +314,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
     def plays_out(self) -> bool:
         """Whether the environment tells its turns, each action is one step, and they start at 0."""
         first = getattr(self.action_space, "start", 0)
-        is_plain = first == 0 and self.frameskip == 1 and self.time_limit is None
-        return is_plain and self._tells_turns()
+        return first == 0 and self.frameskip == 1 and self.tells_turns()
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows, or play them out."""
@@ -335,7 +336,9 @@ class SaveLoadSimulator(GymnasiumSimulator):
         if where:
             raise SnapshotError(
                 f"{type(self.base).__name__}.step_states does not do what step does: {where}. "
-                "Leave step_states out if step draws random numbers or gives infos"
+                "Leave step_states out if step draws random numbers or gives infos; only a game "
+                "with turns_of_states and a Discrete action space may give action_mask and "
+                "to_play, and no other infos"
             )
 
     def _states_kernel(self) -> StatesKernel:
@@ -406,8 +409,8 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         super().__init__(sim)
         example: NDArray[Any] = sim.codec.example
         self._step_states: Callable[..., Any] = sim.base.step_states
-        self._turns_of_states: Callable[..., Any] | None = getattr(
-            sim.base, "turns_of_states", None
+        self._turns_of_states: Callable[..., Any] | None = (
+            sim.base.turns_of_states if sim.tells_turns() else None
         )
         self._name = type(sim.base).__name__
         self._shape, self._dtype = example.shape, example.dtype
@@ -463,7 +466,8 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         Raises
         ------
         EnvApiError
-            A state has no legal action, although the game has not ended.
+            A state has no legal action, although the game has not ended, or a player is neither 0
+            nor 1.
         """
         block, count, horizon = slice(first, last), last - first, rows.inputs.horizon
         given = self._given(rows, block)
@@ -491,6 +495,11 @@ class StatesKernel(ArrayKernel[ObservedStates]):
                 on, states = on[left], states.take(left)
                 if not len(on):
                     break
+        if ((movers != 0) & (movers != 1)).any():
+            raise EnvApiError(
+                f"{self._name}.turns_of_states must return players 0 and 1, got {movers.min()} to "
+                f"{movers.max()}"
+            )
         whole.put(on, states)
         self._write(rows, block, taken.T, rewards.T, movers.T, lengths, ended)
         self._store(whole, given, None, rows, block)

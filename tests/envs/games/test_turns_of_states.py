@@ -55,9 +55,66 @@ class WrongTurns(Heap):
         return legal, to_play if len(heaps) == 1 else 1 - to_play
 
 
+class ShortMasks(Heap):
+    def turns_of_states(self, heaps: Any) -> Any:
+        legal, to_play = super().turns_of_states(heaps)
+        return legal if len(heaps) == 1 else legal[:, :3], to_play
+
+
+class FewPlayers(Heap):
+    def turns_of_states(self, heaps: Any) -> Any:
+        legal, to_play = super().turns_of_states(heaps)
+        return legal, to_play if len(heaps) == 1 else to_play[:1]
+
+
 class SilentSteps(Heap):
     def info(self) -> dict[str, Any]:
         return {}
+
+
+class ThreePlayers(Heap):
+    def step_states(self, heaps: Any, actions: Any) -> Any:
+        _, _, *rest = super().step_states(heaps, actions)
+        left = np.maximum(heaps[:, 0] - actions - 1, 0)
+        heaps = np.stack([left, (heaps[:, 1] + 1) % 3], axis=1)
+        return heaps, heaps, *rest
+
+
+class FromOne(Heap):
+    """Its players are 1 and 2."""
+
+    def turns_of_states(self, heaps: Any) -> Any:
+        legal, to_play = super().turns_of_states(heaps)
+        return legal, to_play + 1
+
+
+class Scored(Heap):
+    def info(self) -> dict[str, Any]:
+        return {**super().info(), "score": 7}
+
+
+class Together(Heap):
+    """Its actions are arrays, so it gives no infos."""
+
+    action_space = spaces.MultiDiscrete([4])
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+    def step(self, action: Any) -> Any:
+        return super().step(action[0])
+
+    def step_states(self, heaps: Any, actions: Any) -> Any:
+        return super().step_states(heaps, actions.reshape(-1))
+
+
+class Taking(Heap):
+    """Its actions are the numbers of stones, from 1."""
+
+    action_space = spaces.Discrete(4, start=1)
+
+    def step_states(self, heaps: Any, actions: Any) -> Any:
+        return super().step_states(heaps, actions - 1)
 
 
 class Stuck(Heap):
@@ -116,16 +173,67 @@ def test_random_legal_moves_are_equally_likely() -> None:
         assert np.bincount(taken, minlength=4)[:3].min() > 1200 and taken.max() == 2
 
 
-@pytest.mark.parametrize("kind, reason", [(WrongTurns, "info to_play"), (SilentSteps, "the info")])
+@pytest.mark.parametrize(
+    "kind, reason",
+    [
+        (WrongTurns, "info to_play"),
+        (SilentSteps, "the info"),
+        (ShortMasks, r"must return masks \(32, 4\) and players \(32,\), got shapes \(32, 3\)"),
+        (FewPlayers, r"must return masks \(32, 4\) .* and \(1,\)"),
+    ],
+)
 def test_turns_that_differ_from_infos_are_refused(kind: Any, reason: str) -> None:
     with pytest.raises(SnapshotError, match=f"(?s)does not do what step does: .*{reason}"):
         OwnEnv(kind)
+
+
+def test_a_game_with_other_infos_is_passed_over_with_the_reason() -> None:
+    with plangym_like.make(Scored) as env:
+        assert env.snapshot == "pickle"
+        assert "may give action_mask and to_play, and no other infos" in env.snapshot_note
+
+
+def test_turns_do_not_matter_if_actions_are_not_discrete() -> None:
+    with plangym_like.make(Together) as env:
+        assert env.snapshot == "native"
+        state = env.reset(seed=0).state
+        assert env.step_batch([[1], [2]], state).obs.tolist() == [[18, 1], [17, 1]]
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [(Taking, {}), (Heap, {"frameskip": 2}), (Heap, {"max_episode_steps": 5}), (Together, {})],
+)
+def test_games_that_are_stepped_at_once_but_not_played_out(kind: Any, options: Any) -> None:
+    with OwnEnv(kind, **options) as env:
+        assert not env.layout.plays_out
+        state = env.reset(seed=0).state
+        with pytest.raises(InputError, match="does not tell which actions are legal"):
+            env.rollout_batch(np.ones((2, 3, *env.action_space.shape), int), state, legal=True)
+
+
+def test_the_observation_after_the_end_stays() -> None:
+    with plangym_like.make(Heap) as env:
+        state = env.reset(seed=0).state
+        plans = np.full((2, 30), 3)  # the heap is taken in 5 steps, the last by player 0
+        found = env.rollout_batch(plans, state, legal=True, return_observations=True)
+        assert found.infos["n_step"].tolist() == [5, 5]
+        assert (found.observations[:, 4:] == [0, 1]).all()
 
 
 def test_a_state_without_a_legal_action_is_an_error() -> None:
     with plangym_like.make(Stuck) as env:
         state = env.reset(seed=0).state
         with pytest.raises(EnvApiError, match=r"Stuck\.turns_of_states returned no legal action"):
+            env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+
+
+@pytest.mark.parametrize("kind, players", [(ThreePlayers, "0 to 2"), (FromOne, "1 to 2")])
+def test_players_that_are_not_0_and_1_are_an_error(kind: Any, players: str) -> None:
+    with plangym_like.make(kind) as env:
+        state = env.reset(seed=0).state
+        reason = rf"{kind.__name__}\.turns_of_states must return players 0 and 1, got {players}"
+        with pytest.raises(EnvApiError, match=reason):
             env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
 
 
