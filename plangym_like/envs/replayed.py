@@ -36,8 +36,16 @@ from plangym_like.envs.family_env import FamilyEnv, suggest_state_attributes
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import NothingSaved, check_is_new, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
-from plangym_like.snapshots.chains import chain, close_copy, innermost, links, note_on_sets
+from plangym_like.snapshots.chains import (
+    CONSTANT,
+    chain,
+    close_copy,
+    innermost,
+    links,
+    note_on_sets,
+)
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
@@ -305,7 +313,9 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _run_trial(self) -> str:
         """Run the trial; also return a note if an episode is not given what the last one kept."""
         note, lost = super()._run_trial(), self._proxy.cache.carried.lost
-        suggest_state_attributes(self, innermost(self._proxy), "its actions since the reset")
+        base = innermost(self._proxy)
+        if _is_plain_data(base):
+            suggest_state_attributes(self, base, "its actions since the reset")
         if note or not lost:
             return note
         return (
@@ -381,3 +391,12 @@ def _refuse_addresses(env: gymnasium.Env[Any, Any]) -> None:
     for link in reversed(links(env)):
         if note := note_on_sets(link, type(link).__name__):
             raise SnapshotError(note)
+
+
+def _is_plain_data(base: Any) -> bool:
+    """Return whether all attributes of `base` that steps can change are plain data."""
+    try:
+        plain_data.encode({key: vars(base)[key] for key in vars(base) if key not in CONSTANT})
+    except SnapshotError:
+        return False
+    return True

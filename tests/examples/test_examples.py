@@ -96,8 +96,9 @@ def test_mppi_swings_the_pendulum_up(tmp_path: Path) -> None:
 
 def test_a_humanoid_stands(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
-    printed = output_of(tmp_path, "humanoid.py", "--seconds", "0.3", "--plans", "8")
-    assert number("seconds:", printed) == 0.3 and "it stands" in printed
+    # Without control it has fallen after 0.66 s, and with random controls after 0.6 s or sooner.
+    printed = output_of(tmp_path, "humanoid.py", "--seconds", "0.81", "--plans", "8")
+    assert number("seconds:", printed) == 0.81 and "it stands" in printed
 
 
 @pytest.mark.full

@@ -44,8 +44,8 @@ def test_a_reacher_comes_within_1_cm() -> None:
     with make_mujoco(REACHER, reward=near, n_substeps=2) as env:
         env.reset(seed=0)
         root = env.make_state(mocap_pos=goal[None])
-        planner = MPPI(env, horizon=15, batch=32, knots=4)
-        episode = play(planner, steps=80, state=root, budget=33 * 15, seed=0)
+        planner = MPPI(env, horizon=15, batch=64, std=0.1, knots=4)
+        episode = play(planner, steps=110, state=root, budget=65 * 15, seed=0)
         state = root
         for action in episode.actions:
             state = env.step(action, state=state).state

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +19,7 @@ from suite import TAXI
 from usual import first_of
 
 import plangym_like
+from plangym_like.envs import family_env
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
@@ -213,32 +217,75 @@ def test_seeds_reach_objects_that_refer_to_the_generator(snapshot: str) -> None:
     env.close()
 
 
-def test_make_suggests_once_to_list_the_attributes_of_a_class(caplog: Any) -> None:
-    class Counter(gym.Env):
-        observation_space = gym.spaces.Discrete(1000)
-        action_space = gym.spaces.Discrete(2)
+class Tabled(gym.Env):
+    """To save its table takes longer than a step."""
 
-        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-            super().reset(seed=seed)
-            self.count = 0
-            self.table = [[str(number)] * 9 for number in range(3000)]
-            return 0, {}
+    observation_space = gym.spaces.Discrete(1000)
+    action_space = gym.spaces.Discrete(2)
 
-        def step(self, action: Any) -> Any:
-            self.count += 1
-            return self.count, 0.0, False, False, {}
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        self.table = [[str(number)] * 9 for number in range(3000)]
+        return 0, {}
 
-    class Listed(Counter):
-        state_attributes = (("count", int),)
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self.count, 0.0, False, False, {}
 
-    class Replayed(gym.utils.EzPickle, Counter):
-        """It cannot be pickled."""
 
-    for kind in (Counter, Counter, Listed, Replayed, Replayed):
+class ReplayedTable(gym.utils.EzPickle, Tabled):
+    """It cannot be pickled."""
+
+
+class LockedTable(ReplayedTable):
+    """It holds an object that is not plain data: its state cannot be listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class ListedTable(Tabled):
+    state_attributes = (("count", int),)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> Callable[[], list[str]]:
+    """What has been logged about `state_attributes`; no class has been measured yet."""
+    monkeypatch.setattr(family_env, "_seen", set())
+    return lambda: [each.getMessage() for each in caplog.records if "state_attributes" in each.msg]
+
+
+def test_make_suggests_once_to_list_the_attributes_of_a_class(told: Any) -> None:
+    for kind in (Tabled, Tabled, ListedTable, ReplayedTable, ReplayedTable):
         with plangym_like.make(kind) as env:
             state = env.reset(seed=0).state
             assert env.step(1, state=state).obs == 1
-    told = [record.getMessage() for record in caplog.records if "state_attributes" in record.msg]
-    assert all("all attributes that steps and resets change" in each for each in told)
-    first, second = told
+    assert all("all attributes that steps and resets change" in each for each in told())
+    first, second = told()
     assert "is saved as a pickle" in first and "is saved as its actions" in second
+
+
+@pytest.mark.parametrize(
+    ("kind", "snapshot"),
+    [(LockedTable, "replay"), (ListedTable, "pickle"), (ListedTable, "replay")],
+)
+def test_make_suggests_nothing_that_cannot_be_done(told: Any, kind: Any, snapshot: str) -> None:
+    plangym_like.make(kind, snapshot=snapshot).close()
+    assert not told()
+
+
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+def test_make_suggests_nothing_to_workers_or_for_installed_classes(
+    told: Any, monkeypatch: pytest.MonkeyPatch, snapshot: str
+) -> None:
+    with monkeypatch.context() as here:
+        here.setattr(family_env, "is_worker", lambda: True)
+        plangym_like.make(Tabled, snapshot=snapshot).close()
+    with monkeypatch.context() as here:
+        here.setattr(family_env.sysconfig, "get_path", lambda name: str(Path(__file__).parent))
+        plangym_like.make(Tabled, snapshot=snapshot).close()
+    assert not told()
+    plangym_like.make(Tabled, snapshot=snapshot).close()
+    assert told()
