@@ -40,7 +40,6 @@ from plangym_like.env import PlanEnv
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.processes.child import platform_has_workers
-from plangym_like.states.rows import Row
 
 _POOL = 256  # states to step
 _SLICES = 5
@@ -91,8 +90,7 @@ def run(chosen: argparse.Namespace) -> int:
             name = "serial" if workers is None else f"{workers} worker{'s' * (workers != 1)}"
             env = make_env(chosen.id, workers, **dict(chosen.set))
             envs[name] = stack.enter_context(env)
-        states = pool_of_states(envs["serial"], chosen.seed)
-        rates = _rates(envs, states, chosen)
+        rates = _rates(envs, chosen)
         audited = {name: (env.stats.rows_audited, env.stats.rows) for name, env in envs.items()}
         kwargs = {name: value for name, value in chosen.set if name not in _OPTIONS}
         calls = saving.calls_of(envs["serial"], find(chosen.id), **kwargs)
@@ -125,28 +123,14 @@ def run(chosen: argparse.Namespace) -> int:
     return OK
 
 
-def pool_of_states(env: PlanEnv, seed: int) -> Row:
-    """Return 256 states of random episodes, ``(256, state_nbytes)``."""
-    sample, rng = ActionSampler(env, "bench"), np.random.default_rng(seed)
-    root = state = env.reset(seed=seed).state
-    states = []
-    for action in sample(rng, _POOL):
-        states.append(np.array(state))
-        step = env.step_batch(action[None], state[None])
-        over = step.terminateds[0] or step.truncateds[0]
-        state = root if over else step.states[0]
-    return np.stack(states)
-
-
-def _rates(
-    envs: dict[str, PlanEnv], states: Row, chosen: argparse.Namespace
-) -> dict[str, dict[str, float]]:
+def _rates(envs: dict[str, PlanEnv], chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Return the rows stepped per second, by batch size and then by name of the env."""
     rates: dict[str, dict[str, float]] = {}
-    rng = np.random.default_rng(chosen.seed)
+    states, _, legal = saving.random_states(envs["serial"], chosen.seed, _POOL)
+    sample, rng = ActionSampler(envs["serial"], "bench"), np.random.default_rng(chosen.seed)
     for size in chosen.batches:
-        rows = states[rng.integers(0, _POOL, size)]
-        actions = ActionSampler(envs["serial"], "bench")(rng, size)
+        drawn = rng.integers(0, _POOL, size)
+        rows, actions = states[drawn], sample.among(sample(rng, size), legal[drawn], rng)
         calls = {name: partial(env.step_batch, actions, rows) for name, env in envs.items()}
         for name, call in calls.items():
             _warm_up(envs[name], call, chosen.seconds / _SLICES)

@@ -8,16 +8,19 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
 from gymnasium.utils.env_checker import data_equivalence
+from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners.action_sets import ActionSampler
+from plangym_like.planners.action_sets import ActionSampler, count_actions
+from plangym_like.states.rows import Row
 
 BATCH = 64
 COLUMNS = ("own step", "deepcopy + step", "step(a, state=s)", f"a row of a batch of {BATCH}")
@@ -42,20 +45,44 @@ def calls_of(env: PlanEnv, source: Any, **kwargs: Any) -> Calls:
     kwargs
         The arguments of the environment.
     """
-    actions = ActionSampler(env, "bench")(np.random.default_rng(0), BATCH)
-    root = state = env.reset(seed=0).state
-    states = []
-    for action in actions:
-        states.append(np.array(state))
-        result = env.step(action, state=state)
-        state = root if result.terminated or result.truncated else result.state
-    rows = np.stack(states)
+    rows, actions, _ = random_states(env, 0, BATCH)
     return [
         _own_step(source, kwargs, actions),
         _copied_step(source, kwargs, actions),
         _in_turn(lambda at: env.step(actions[at], state=rows[at])),
         partial(env.step_batch, actions, rows),
     ]
+
+
+def random_states(env: PlanEnv, seed: int, count: int) -> tuple[Row, Any, NDArray[np.bool_]]:
+    """Return states ``(count, state_nbytes)`` of random episodes, and the actions taken in them.
+
+    The last result ``(count, A)`` says which of all actions are legal in these states.
+    """
+    sample, rng = ActionSampler(env, "bench"), np.random.default_rng(seed)
+    actions = sample(rng, count)
+    first = env.reset(seed=seed)
+    state, mask = first.state, _legal(env, first.info)
+    root, states, legal = (state, mask), [], []
+    for at in range(count):
+        states.append(np.array(state))
+        legal.append(mask)
+        actions[at : at + 1] = sample.among(actions[at : at + 1], mask[None], rng)
+        result = env.step(actions[at], state=state)
+        over = result.terminated or result.truncated
+        state, mask = root if over else (result.state, _legal(env, result.info))
+    return np.stack(states), actions, np.stack(legal)
+
+
+def _legal(env: PlanEnv, info: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Return which of all actions ``(A,)`` are legal: in a game, those of the mask in its info."""
+    mask = info.get("action_mask") if _is_game(env, info) else None
+    legal: NDArray[np.bool_] = np.ones(count_actions(env.action_space) or 0, bool)
+    return legal if mask is None or not np.any(mask) else np.asarray(mask).astype(bool)
+
+
+def _is_game(env: Any, info: Mapping[str, Any]) -> bool:
+    return "to_play" in info and isinstance(env.action_space, Discrete)
 
 
 def measure(calls: Calls, seconds: float) -> dict[str, float | None]:
@@ -117,11 +144,14 @@ def _own_step(source: Any, kwargs: dict[str, Any], actions: Any) -> Callable[[],
     except Exception:  # an id of this package alone, or arguments of `make`
         return None
 
-    def step(at: int) -> None:
-        if any(own.step(actions[at])[2:4]):
-            own.reset()
+    is_game = _is_game(own, own.reset(seed=0)[1])
 
-    own.reset(seed=0)
+    def step(at: int) -> None:
+        if is_game and at == 0:  # elsewhere, the first actions may not be legal
+            own.reset(seed=0)
+        if any(own.step(actions[at])[2:4]):
+            own.reset(seed=0 if is_game else None)
+
     return _in_turn(step)
 
 

@@ -171,25 +171,43 @@ def checked_observations(observations: Any, space: Space[Any], count: int) -> An
     InputError
         A part is missing, has another shape, or does not fit.
     """
-    try:
-        parts = flatten(space, observations)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError("observations must have the parts of the observation space") from error
+    parts = flatten(space, with_object_arrays(observations, space))
     fitting = []
     for part, (shape, dtype) in zip(parts, leaves(space), strict=True):
         if dtype.hasobject:
             if len(part) != count:
                 raise InputError(f"observations must have {count} entries, got {len(part)}")
-            objects = np.empty(count, object)
-            for row, one in enumerate(part):
-                objects[row] = one
-            fitting.append(objects)
+            fitting.append(part)
             continue
         try:
             fitting.append(fitted(space, part, (count, *shape), dtype))
         except ObservationError as error:
             raise InputError(f"observations do not fit the observation space: {error}") from error
     return build(space, iter(fitting))
+
+
+def with_object_arrays(observations: Any, space: Space[Any]) -> Any:
+    """Return `observations` with an array of objects for each part that has no fixed size.
+
+    Such a part, of a `Text` space for example, may be a tuple or a list, as in results.
+
+    Raises
+    ------
+    InputError
+        A part is missing, or is not a sequence.
+    """
+    found: list[Any] = []
+    try:
+        for part, (_, dtype) in zip(flatten(space, observations), leaves(space), strict=True):
+            if dtype.hasobject:
+                found.append(np.empty(len(part), object))
+                for row, one in enumerate(part):
+                    found[-1][row] = one
+            else:
+                found.append(part)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise InputError("observations must have the parts of the observation space") from error
+    return build(space, iter(found))
 
 
 def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> Any:

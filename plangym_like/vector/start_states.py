@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from gymnasium import Space
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.vector.batching import checked_observations
+from plangym_like.vector.batching import checked_observations, with_object_arrays
 from plangym_like.vector.lanes import (
     Lanes,
     Options,
@@ -38,8 +39,11 @@ class StartStates:
     obs: Any
 
     @classmethod
-    def of(cls, given: Any, name: str = "states") -> Self | None:
+    def of(cls, given: Any, name: str = "states", space: Space[Any] | None = None) -> Self | None:
         """Check and copy the user's argument ``name=(rows, obs)``; ``None`` stays ``None``.
+
+        If the space of the observations is given, texts and other objects of no fixed size may be
+        in tuples or lists, as in results.
 
         Raises
         ------
@@ -53,7 +57,8 @@ class StartStates:
                 f"{name} must be a pair (rows, obs) of state rows and the observations that came "
                 f"with them, got {type(given).__name__}"
             )
-        rows, obs = _copied(given[0]), tree_map(_copied, given[1])
+        obs = given[1] if space is None else with_object_arrays(given[1], space)
+        rows, obs = _copied(given[0]), tree_map(_copied, obs)
         if rows.dtype != np.uint8 or rows.ndim != 2:
             raise InputError(
                 "state rows must be uint8 of shape (n, state_nbytes), got "
@@ -125,7 +130,7 @@ class StartLanes:
     """
 
     def __init__(self, lanes: Lanes, given: Any) -> None:
-        states = StartStates.of(given, "start_states")
+        states = StartStates.of(given, "start_states", lanes.observation_space)
         if states is None or not len(states):
             raise InputError("start_states must have at least one state")
         for row_format in set(lanes.formats):

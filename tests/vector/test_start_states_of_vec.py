@@ -157,6 +157,20 @@ def test_a_process_that_dies(mode: str, maker: PlanEnv) -> None:
         assert begins_in(seen[0 if mode == "SameStep" else 1], starts).sum() >= lost
 
 
+def test_texts_in_observations_may_be_tuples_or_lists() -> None:
+    pytest.importorskip("minigrid")
+    name = "MiniGrid-GoToDoor-5x5-v0"
+    with plangym_like.make_vec(name, 2) as envs, plangym_like.make(name) as maker:
+        obs, _ = envs.reset(seed=4)
+        lanes = envs.get_states(), obs
+        batch = maker.step_batch([0, 1], lanes[0])
+    for rows, seen in (lanes, (batch.states, batch.obs)):
+        with plangym_like.make_vec(name, 3, start_states=(rows, seen)) as envs:
+            obs, _ = envs.reset(seed=0)
+            assert set(obs["mission"]) <= set(seen["mission"])
+            assert obs["image"].shape == (3, *seen["image"].shape[1:])
+
+
 def test_what_does_not_fit_is_refused(maker: PlanEnv) -> None:
     rows, obs = starts_of(maker)
     make = plangym_like.make_vec
