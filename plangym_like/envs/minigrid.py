@@ -187,9 +187,14 @@ class Episode:
         for thing in objects:
             for name in _changing(thing.__class__):
                 if thing is objects[0]:
-                    self._first.append((thing, name, attributes[name]))
+                    value = attributes[name]
                 elif hasattr(thing, name):
-                    self._first.append((thing, name, getattr(thing, name)))
+                    value = getattr(thing, name)
+                else:
+                    continue
+                # `changes` compares objects; of words that steps assign ("success"), one exists.
+                value = sys.intern(value) if type(value) is str else value
+                self._first.append((thing, name, value))
         changing = {name for thing, name, _ in self._first if thing is objects[0]}
         self._names = vars(objects[0]).keys() | attributes.keys()
         self._others = [(n, value) for n, value in attributes.items() if n not in changing]

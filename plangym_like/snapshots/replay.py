@@ -113,17 +113,17 @@ class CachedCopy:
         log, trace_digest, entries, seen, ends = self._path
         if ends:
             start = 0
-            for end in ends:
+            for _, end in ends:
                 trace_digest = _digest(trace_digest, seen[start:end])
                 start = end
-            log += entries
+            log += entries[: ends[-1][0]]
             self.reached = log, trace_digest
         return log, trace_digest
 
     @reached.setter
     def reached(self, reached: tuple[bytes, bytes]) -> None:
         # Assigned together with the steps, so that no interrupt comes between them.
-        ends: list[int] = []
+        ends: list[tuple[int, int]] = []
         self._path = *reached, bytearray(), bytearray(), ends
 
     @property
@@ -145,10 +145,12 @@ class CachedCopy:
     def append_step(self, entry: bytes, seen: bytes) -> None:
         """Append the log entry of a step, and what was seen; both are needed when a row is made."""
         _, _, entries, before, ends = self._path
-        # In place: objects of their own for each step would take more time and memory.
-        entries += entry
-        before += seen
-        ends.append(len(before))
+        end_of_entries, end = ends[-1] if ends else (0, 0)
+        # In place: objects of their own for each step would take more time and memory. Slices
+        # replace what an interrupt has left behind the last end.
+        entries[end_of_entries:] = entry
+        before[end:] = seen
+        ends.append((len(entries), len(before)))
         if len(before) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 

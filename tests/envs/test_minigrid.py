@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import gymnasium
@@ -208,3 +209,18 @@ def test_without_the_package_make_names_the_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(registry.importlib, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"needs minigrid: pip install .*\[minigrid\]"):
         registry.find_spec("MiniGrid-DoorKey-9x9-v0")
+
+
+def test_words_of_instructions_are_equal_after_a_new_object_is_saved() -> None:
+    """A row then begins in the middle of the episode, where an instruction holds "success"."""
+    make = functools.partial(plangym_like.make, "BabyAI-GoToSeqS5R2-v0", autoreset=False)
+    with make() as env, make() as other:
+        env.reset(seed=1)
+        for action in np.random.default_rng(1).integers(3, size=40):
+            env.step(int(action), return_state=False)
+        base = env.simulator.base
+        free = base.grid.grid.index(None)
+        base.grid.set(free % base.width, free // base.width, Ball("red"))
+        row = env.get_state()
+        states = env.step_batch([0, 1, 2], row).states
+        assert (states == other.step_batch([0, 1, 2], row).states).all()

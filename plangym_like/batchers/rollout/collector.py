@@ -277,8 +277,9 @@ class Collector:
             "lane": lanes,
             "obs": take(buffer.rows[t].outcome.obs, lanes),
         }
-        hx = tree_map(lambda state: state.cpu()[:, lanes], hx)
-        return Final(value=self._final_value(buffer, t, lanes, hx), hx=hx, **arrays)
+        value = self._final_value(buffer, t, lanes, hx)
+        states = tree_map(lambda state: state.cpu()[:, lanes], hx)
+        return Final(value=value, hx=states, **arrays)
 
     def _final_value(
         self, buffer: FragmentBuffer, t: int, ended: NDArray[np.intp], hx: Any
