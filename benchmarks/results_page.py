@@ -47,8 +47,8 @@ _MONTEZUMA = (
 _MILLIONS = (0.5, 1, 2, 4, 10, 30, 100)
 _OTHERS = (
     "Published scores, in ascending order of their frames. All are means, but each score above is "
-    "that of the best game of a single search. All but the last are of policies that see the screen "
-    "and cannot return to a state; the last is of searches with more than 50 seeds."
+    "that of the best game of a single search. All but the last are of policies that see the "
+    "screen and cannot return to a state; the last is of searches with more than 50 seeds."
 )
 _ROBOTS = "Returns of 1,000 steps, of one episode with one seed."
 Record = Mapping[str, Any]
