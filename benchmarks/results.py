@@ -10,7 +10,7 @@ Each task is one planner on one game or robot with one seed. Its record goes to
 ``docs/figures/results.json`` as soon as it is done. Tasks that already have a record are
 skipped, so the work can be done in pieces. Go-Explore's search of Montezuma's Revenge
 takes hours: it is saved every five minutes, and the next call continues it. ``docs/results.md`` is
-written from all records.
+written from the records; its table of all planners has only those with 400,000 frames.
 
 Budgets are counted in frames of the console or steps of the simulator, so that scores do not depend
 on the machine. Where two implementations are compared, seconds are those of this machine.

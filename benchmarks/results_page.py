@@ -46,8 +46,9 @@ _MONTEZUMA = (
 )
 _MILLIONS = (0.5, 1, 2, 4, 10, 30, 100)
 _OTHERS = (
-    "Published scores, in ascending order of their frames. All but the last are means of policies "
-    "that see the screen and cannot return to a state; a search's score is that of its best game."
+    "Published scores, in ascending order of their frames. All are means, but each score above is "
+    "that of the best game of a single search. All but the last are of policies that see the "
+    "screen and cannot return to a state; the last is of searches with more than 50 seeds."
 )
 _ROBOTS = "Returns of 1,000 steps, of one episode with one seed."
 Record = Mapping[str, Any]
@@ -183,16 +184,16 @@ def _cell(found: Sequence[Record] | None) -> str:
 
 def _montezuma(records: Records, published: Mapping[str, Any]) -> list[str]:
     rows = []
-    runs = sorted(_runs(records, "montezuma").items(), key=lambda run: int(*run[0]))
-    for (frames,), found in runs:
-        for seed, record in enumerate(found):
-            when = [int(first) for first in record["rooms"].values()]
-            counts = (
-                str(sum(first <= 1e6 * most for first in when)) if 1e6 * most <= int(frames) else ""
-                for most in _MILLIONS
-            )
-            score, cells = _number(record["score"]), f"{record['cells']:,}"
-            rows.append((f"{record['frames']:,}", seed, score, cells, _wall(record), *counts))
+    names = [name.split("/")[1:] for name in records if name.startswith("montezuma/")]
+    for frames, seed in sorted((int(frames), int(seed)) for frames, seed in names):
+        record = records[f"montezuma/{frames}/{seed}"]
+        when = [int(first) for first in record["rooms"].values()]
+        counts = (
+            str(sum(first <= 1e6 * most for first in when)) if 1e6 * most <= frames else ""
+            for most in _MILLIONS
+        )
+        score, cells = _number(record["score"]), f"{record['cells']:,}"
+        rows.append((f"{record['frames']:,}", seed, score, cells, _wall(record), *counts))
     head = ("frames", "seed", "best score", "cells", "wall time")
     head += tuple(f"rooms at {most:g} M" for most in _MILLIONS)
     others = [

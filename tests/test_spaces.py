@@ -179,11 +179,19 @@ FLAT = spaces.Dict(number=spaces.Discrete(4), box=BOX, text=spaces.Text(9))
 def test_parts_are_put_at_once_if_they_have_the_usual_types(value, is_usual):
     # A copied space has a copy of its dtype.
     batches = [empty(copy.deepcopy(FLAT), (2,)) for _ in range(2)]
-    assert put_parts(parts_of(batches[0]), 1, value) is is_usual
+    assert put_parts(batches[0], parts_of(batches[0]), 1, value) is is_usual
     if is_usual:
         put(FLAT, batches[1], 1, value)
         assert_same(take(batches[0], 1), take(batches[1], 1))
-    assert not put_parts(parts_of(np.zeros(2)), 1, value)
+    array = np.zeros(2)
+    assert not put_parts(array, parts_of(array), 1, value)
+
+
+def test_parts_of_a_tuple_are_not_taken_from_a_dict():
+    space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(3)))
+    batch = empty(space, (2,))
+    assert put_parts(batch, parts_of(batch), 1, (1, 2))
+    assert not put_parts(batch, parts_of(batch), 1, {0: 1, 1: 2})
 
 
 # Actions that are in the space

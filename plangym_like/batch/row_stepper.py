@@ -252,9 +252,9 @@ class CurrentState:
 
         If the reset raises, the current state is lost. Observation and info are not copied.
         """
-        self.row, self.lost = None, self.started
+        self._drop()
         result = self._simulator.reset(seed, options)
-        self.started, self.lost = True, False
+        self._begin()
         return result
 
     def fail(self) -> None:

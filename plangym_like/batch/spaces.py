@@ -147,12 +147,13 @@ def parts_of(batch: Any) -> list[tuple[Any, NDArray[Any], np.dtype[Any], tuple[i
     return [(key, array, array.dtype, array.shape[1:]) for key, array in parts]
 
 
-def put_parts(parts: list[Any], index: int, value: Any) -> bool:
-    """Write `value`, a dict or tuple, as `put` does but in less time, to what `parts_of` returned.
+def put_parts(batch: Any, parts: list[Any], index: int, value: Any) -> bool:
+    """Write `value`, a dict or tuple, as `put` does but in less time, to ``parts_of(batch)``.
 
-    Return False if parts of `value` do not have the types of the arrays: `put` must be called.
+    Return False if `value` or a part of it does not have the type of its batch: `put` must be
+    called.
     """
-    if type(value) not in (dict, tuple) or len(value) != len(parts):
+    if not parts or type(value) is not type(batch) or len(value) != len(parts):
         return False
     try:
         for key, array, dtype, shape in parts:
@@ -169,7 +170,7 @@ def put_parts(parts: list[Any], index: int, value: Any) -> bool:
             array[index] = part
     except (KeyError, TypeError):
         return False
-    return bool(parts)
+    return True
 
 
 def _check_keys(space: Any, value: Any) -> None:

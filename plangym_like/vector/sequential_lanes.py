@@ -120,7 +120,7 @@ class SequentialLanes(Lanes):
                     fits = whole and type(value) is int
                 if fits:
                     obs[lane] = value
-                elif not put_parts(parts, lane, value):
+                elif not put_parts(obs, parts, lane, value):
                     put(self.observation_space, obs, lane, value)
         except BaseException as error:
             done = "reset" if is_reset else "stepped"

@@ -155,7 +155,7 @@ class ClassicBlocks(ArrayKernel[Motions]):
         self._hidden_at = place // width
         self._flags = np.dtype(f"i{width}")
         self._x, self._states = np.empty((size, 0)), np.empty((0, size))
-        # Whether `_states` holds the same numbers as the columns.
+        # Whether `_states` holds the same numbers as the `Motions`.
         self._is_turned = False
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
