@@ -411,20 +411,39 @@ class CarriedState:
 def _kept_late(new: _Owners, used: _Env) -> str:
     """Return the name of an object in `used` that resets keep, and that `new` does not have.
 
-    The name is empty if there is none. The chain `used` has been reset; it takes a few steps, and
-    is reset again.
+    The name is empty if there is none. The chain `used` has been reset; it takes a few steps, is
+    reset again, and takes a few more. An object whose attributes are still what they were when it
+    was made is left out: another one does the same.
     """
-    _take_steps(used, _PLAYED_IN_WRAPPERS)
-    late = {
-        place: owner.locate()
-        for place, owner in _Owners(used).named.items()
-        if new.locate(place) is None
-    }
+    owners = _Owners(used)
+    made = _late(new, owners)
+    for _ in _steps(used, _PLAYED_IN_WRAPPERS):
+        owners = _Owners(used)
+        made = {**_late(new, owners), **made}
+    late = {place: owners.locate(place) for place in _late(new, owners)}
     if not late:
         return ""
-    used.reset(seed=1)
-    later = _Owners(used)
-    return next((place for place, thing in late.items() if later.locate(place) is thing), "")
+    used.reset(seed=2)
+    owners = _Owners(used)
+    kept = [place for place, thing in late.items() if owners.locate(place) is thing]
+    for _ in _steps(used, _PLAYED_IN_WRAPPERS):
+        pass
+    now = _late(new, _Owners(used))
+    return next((each for each in kept if not made[each] or now.get(each) != made[each]), "")
+
+
+def _late(new: _Owners, owners: _Owners) -> dict[str, bytes]:
+    """Return the attributes of the objects that `new` does not have, as bytes, by name.
+
+    There are no bytes for attributes that cannot be saved.
+    """
+    found = {}
+    for place, owner in owners.named.items():
+        if new.locate(place) is None:
+            found[place] = b""
+            with contextlib.suppress(Exception):
+                found[place] = owners._encode([owner.read()])
+    return found
 
 
 def _write(thing: Any, kept: dict[str, Any]) -> None:
@@ -453,19 +472,25 @@ def own_names(used: Any, new: dict[str, Any]) -> frozenset[str]:
     """
     with contextlib.suppress(Exception):
         used.reset(seed=0)
-    _take_steps(used, _PLAYED)
+    for _ in _steps(used, _PLAYED):
+        pass
     after = atoms_of(used)
     names = {**new, **after}
     return frozenset(name for name in names if not is_same(new.get(name), after.get(name)))
 
 
-def _take_steps(env: Any, count: int) -> None:
-    """Take `count` steps, or fewer if they are slow, raise an error, or end the episode."""
+def _steps(env: Any, count: int) -> Iterator[None]:
+    """Take `count` steps, or fewer if they are slow, raise an error, or end the episode.
+
+    Yield after each step.
+    """
     actions = copy.deepcopy(env.action_space)
     actions.seed(0)
     with contextlib.suppress(Exception):
         for _ in while_quick(range(count)):
-            if any(env.step(actions.sample())[2:4]):
+            over = any(env.step(actions.sample())[2:4])
+            yield
+            if over:
                 break
 
 

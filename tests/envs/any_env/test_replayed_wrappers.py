@@ -227,11 +227,14 @@ def test_what_the_environment_sets_itself_begins_anew_in_each_episode(wrappers: 
 
 
 class Late(gymnasium.Wrapper):
-    """Makes an object in its first episode, and keeps it in later ones if `keeps` is true."""
+    """Makes an object in its first episode, and keeps it in later ones if `keeps` is true.
 
-    def __init__(self, env: gymnasium.Env, keeps: bool) -> None:
+    If `counts` is true, the object changes with each step.
+    """
+
+    def __init__(self, env: gymnasium.Env, keeps: bool, counts: bool = True) -> None:
         super().__init__(env)
-        self.keeps = keeps
+        self.keeps, self.counts = keeps, counts
 
     def reset(self, **kwargs: Any) -> Any:
         if not self.keeps:
@@ -241,14 +244,17 @@ class Late(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         if not hasattr(self, "held"):
             self.held = Model()
+            self.held.count = 0
+        self.held.count += self.counts
         return self.env.step(action)
 
 
 def test_an_object_that_a_wrapper_makes_late_and_keeps_is_named() -> None:
     with plangym_like.make(Machine, wrappers=[(Late, {"keeps": True})]) as env:
         assert env.exactness == "approximate" and "Late.held, which a wrapper" in env.exactness_note
-    with plangym_like.make(Machine, wrappers=[(Late, {"keeps": False})]) as env:
-        assert env.exactness == "exact"
+    for options in ({"keeps": False}, {"keeps": True, "counts": False}):
+        with plangym_like.make(Machine, wrappers=[(Late, options)]) as env:
+            assert env.exactness == "exact"
 
 
 # Changes from outside
