@@ -208,8 +208,8 @@ class Unchanged(gymnasium.Wrapper):
 
 
 # Whether there is a wrapper with foreign code, and how states are saved: the steps and resets.
-QUICK = {"native": (24, 8), "pickle": (36, 7), "replay": (52, 8), "wrapped replay": (97, 14)}
-SLOW = {"native": (10, 8), "pickle": (14, 7), "replay": (18, 9), "wrapped replay": (30, 15)}
+QUICK = {"native": (24, 8), "pickle": (38, 7), "replay": (60, 10), "wrapped replay": (105, 16)}
+SLOW = {"native": (10, 8), "pickle": (15, 7), "replay": (21, 10), "wrapped replay": (33, 16)}
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1e9, QUICK), (0.0, SLOW)], ids=["quick", "slow"])
