@@ -147,11 +147,10 @@ def gymcts_search(game: Any, count: int) -> Any:
     return lambda: GymctsAgent(Env()).vanilla_mcts_search(num_simulations=count)
 
 
-def searcher(cls: Any, env: Any, roots: int, simulations: int, **options: Any) -> Any:
-    """Return a function that searches from the first state, `roots` times together."""
+def searcher(cls: Any, env: Any, starts: list[Any], simulations: int, **options: Any) -> Any:
+    """Return a function that searches from all `starts` together."""
     planner = cls(env, **options)
     planner.simulations = simulations
-    starts = [env.reset(seed=0)] * roots
     return lambda: planner.plan_batch(starts, budget=10**7, seed=0)
 
 
@@ -175,25 +174,31 @@ def ways_to_simulate(own: Any, count: int) -> dict[str, tuple[int, Any]]:
     theirs = plangym_like.make("openspiel/connect_four")
     for place, env in (("OpenSpiel's game", theirs), ("NumPy's boards", own)):
         name = f"simulation, UCT on {place}"
-        search = partial(searcher, _UCT, env, rollout=42)
-        ways[name] = count, search(roots=1, simulations=count)
-        ways[f"{name}, 512 at a time"] = (
-            5 * count,
-            search(roots=1, simulations=5 * count, batch=512),
-        )
-        ways[f"{name}, 64 games"] = 64 * count, search(roots=64, simulations=count)
+        search, start = partial(searcher, _UCT, env, rollout=42), env.reset(seed=0)
+        ways[name] = count, search([start], count)
+        ways[f"{name}, 512 at a time"] = 5 * count, search([start], 5 * count, batch=512)
+        ways[f"{name}, 64 games"] = 64 * count, search([start] * 64, count)
     if importlib.util.find_spec("gymcts") is not None:
         ways["simulation, gymcts"] = count, gymcts_search(game, count)
     return ways
 
 
 def ways_to_evaluate(own: Any, network: Any) -> dict[str, tuple[int, Any]]:
-    """Return numbers of evaluations by `network`, and functions that search with so many."""
-    one = searcher(_PUCT, own, 1, 64, evaluate=network.evaluate)
-    together = searcher(_PUCT, own, 64, 64, evaluate=network.evaluate)
+    """Return numbers of evaluations by `network`, and functions that search with so many.
+
+    The games differ by four random moves, because the network computes equal boards once.
+    """
+    starts = []
+    for moves in np.random.default_rng(0).integers(7, size=(64, 4)):
+        start = own.reset(seed=0)
+        for action in moves:
+            start = own.step(action, start.state)
+        starts.append(start)
+    search = partial(searcher, _PUCT, own, simulations=64, evaluate=network.evaluate)
+    singles, together = [search([start]) for start in starts], search(starts)
 
     def singly() -> None:
-        for _ in range(64):
+        for one in singles:
             one()
 
     return {
