@@ -11,8 +11,8 @@ The second command measures gymcts, too, if it is installed.
 alternate. Both sides roll out random moves to the end of the game, keep no tree from one move to
 the next, and solve subtrees. The bot is the C++ one with ``uct_c=2``, as in OpenSpiel's example;
 that is ``explore=1`` in `UCT`, because returns of -1 to 1 are scaled to 0 to 1. `UCT` has
-``explore=0.7``, which won 54 % of 256 games of Connect Four against 1. `PUCT` has ``explore=4``:
-its default, 1.25, is for priors of a network. Every game is one line of the file, with its moves.
+``explore=0.7``, chosen after matches with 1 (docs/board_games.md). `PUCT` has ``explore=4``: its
+default, 1.25, is for priors of a network. Every game is one line of the file, with its moves.
 """
 
 from __future__ import annotations
@@ -147,62 +147,75 @@ def gymcts_search(game: Any, count: int) -> Any:
     return lambda: GymctsAgent(Env()).vanilla_mcts_search(num_simulations=count)
 
 
-def speeds() -> str:
-    """Return a table of the times of simulations and evaluations on Connect Four."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
-    import connect_four
-    import torch
+def searcher(cls: Any, env: Any, starts: list[Any], simulations: int, **options: Any) -> Any:
+    """Return a function that searches from all `starts` together."""
+    planner = cls(env, **options)
+    planner.simulations = simulations
+    return lambda: planner.plan_batch(starts, budget=10**7, seed=0)
+
+
+def ways_to_simulate(own: Any, count: int) -> dict[str, tuple[int, Any]]:
+    """Return numbers of simulations, and functions that run so many, on Connect Four.
+
+    `own` is the environment in NumPy, and `count` the simulations for a move.
+    """
     from open_spiel.python.algorithms import mcts
 
-    torch.set_num_threads(1)
-    game, count = pyspiel.load_game("connect_four"), 1_000
+    game = pyspiel.load_game("connect_four")
     evaluator = mcts.RandomRolloutEvaluator(1, np.random.RandomState(0))
     python = mcts.MCTSBot(game, 2.0, count, evaluator, solve=True)
     cpp = pyspiel.MCTSBot(
         game, pyspiel.RandomRolloutEvaluator(1, 0), 2.0, count, 1000, True, 0, False
     )
-    own = plangym_like.make(connect_four.ConnectFour)
-    theirs = plangym_like.make("openspiel/connect_four")
-    network = connect_four.Network()
-
-    def search(cls: Any, env: Any, roots: int, simulations: int, **options: Any) -> Any:
-        planner = cls(env, **options)
-        planner.simulations = simulations
-        starts = [env.reset(seed=0)] * roots
-        return lambda: planner.plan_batch(starts, budget=10**7, seed=0)
-
-    def singly() -> None:
-        for _ in range(64):
-            one()
-
-    one = search(_PUCT, own, 1, 64, evaluate=network.evaluate)
-    together = search(_PUCT, own, 64, 64, evaluate=network.evaluate)
     ways: dict[str, tuple[int, Any]] = {
         "simulation, MCTSBot in Python": (count, lambda: python.step(game.new_initial_state())),
         "simulation, MCTSBot in C++": (count, lambda: cpp.step(game.new_initial_state())),
-        "simulation, UCT on OpenSpiel's game": (count, search(_UCT, theirs, 1, count, rollout=42)),
-        "simulation, UCT on OpenSpiel's game, 512 at a time": (
-            5 * count,
-            search(_UCT, theirs, 1, 5 * count, batch=512, rollout=42),
-        ),
-        "simulation, UCT on OpenSpiel's game, 64 games": (
-            64 * count,
-            search(_UCT, theirs, 64, count, rollout=42),
-        ),
-        "simulation, UCT on NumPy's boards": (count, search(_UCT, own, 1, count, rollout=42)),
-        "simulation, UCT on NumPy's boards, 512 at a time": (
-            5 * count,
-            search(_UCT, own, 1, 5 * count, batch=512, rollout=42),
-        ),
-        "simulation, UCT on NumPy's boards, 64 games": (
-            64 * count,
-            search(_UCT, own, 64, count, rollout=42),
-        ),
+    }
+    theirs = plangym_like.make("openspiel/connect_four")
+    for place, env in (("OpenSpiel's game", theirs), ("NumPy's boards", own)):
+        name = f"simulation, UCT on {place}"
+        search, start = partial(searcher, _UCT, env, rollout=42), env.reset(seed=0)
+        ways[name] = count, search([start], count)
+        ways[f"{name}, 512 at a time"] = 5 * count, search([start], 5 * count, batch=512)
+        ways[f"{name}, 64 games"] = 64 * count, search([start] * 64, count)
+    if importlib.util.find_spec("gymcts") is not None:
+        ways["simulation, gymcts"] = count, gymcts_search(game, count)
+    return ways
+
+
+def ways_to_evaluate(own: Any, network: Any) -> dict[str, tuple[int, Any]]:
+    """Return numbers of evaluations by `network`, and functions that search with so many.
+
+    The games differ by four random moves, because the network computes equal boards once.
+    """
+    starts = []
+    for moves in np.random.default_rng(0).integers(7, size=(64, 4)):
+        start = own.reset(seed=0)
+        for action in moves:
+            start = own.step(action, start.state)
+        starts.append(start)
+    search = partial(searcher, _PUCT, own, simulations=64, evaluate=network.evaluate)
+    singles, together = [search([start]) for start in starts], search(starts)
+
+    def singly() -> None:
+        for one in singles:
+            one()
+
+    return {
         "evaluation, 64 searches with PUCT, one by one": (64 * 64, singly),
         "evaluation, 64 searches together": (64 * 64, together),
     }
-    if importlib.util.find_spec("gymcts") is not None:
-        ways["simulation, gymcts"] = count, gymcts_search(game, count)
+
+
+def speeds() -> str:
+    """Return a table of the times of simulations and evaluations on Connect Four."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+    import connect_four
+    import torch
+
+    torch.set_num_threads(1)
+    own = plangym_like.make(connect_four.ConnectFour)
+    ways = ways_to_simulate(own, 1_000) | ways_to_evaluate(own, connect_four.Network())
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5):
         for name, (number, call) in ways.items():
