@@ -186,6 +186,21 @@ def test_a_state_without_a_legal_action_is_an_error() -> None:
             env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
 
 
+def test_a_replaced_step_is_not_ignored() -> None:
+    with plangym_like.make(Heap) as env:
+        state, base = env.reset(seed=0).state, env.gym_env.unwrapped
+        env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+        original = base.step
+        base.step = lambda action: (lambda obs, pay, *rest: (obs, pay + 9, *rest))(
+            *original(action)
+        )
+        assert env.rollout_batch([[0], [1]], state).rewards.tolist() == [[9], [9]]
+        with pytest.raises(InputError, match=r"Heap\.step_states, which cannot be used now"):
+            env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+        del base.step
+        env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+
+
 def test_a_search_plays_such_a_game_well() -> None:
     with plangym_like.make(Heap) as env:
         state = env.reset(seed=0)
