@@ -36,6 +36,7 @@ from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import (
     ClosedError,
     ImpureEnvironmentError,
+    SnapshotError,
     StateCapacityError,
     WorkerError,
 )
@@ -71,10 +72,11 @@ _ALL = SubmitOptions()
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError, StateCapacityError)
 _AGAIN = "was stepped a second time"
 _ALONE = "was stepped a second time, without the other rows of its batch"
+_IN_STEPS = "was stepped a second time, alone and in single steps"
 _SAVED = "was continued with and without saving and restoring its state in between"
 _BATCHED = (
-    "Likely causes: code that steps many rows at once, such as step_states, does not do what step "
-    "does; or state outside the environment."
+    "Likely causes: code for many rows at once, such as step_states or turns_of_states, does not "
+    "do what step does; or state outside the environment."
 )
 _INCOMPLETE = (
     "Its state row does not hold everything that the next step depends on. A pickle keeps neither "
@@ -324,7 +326,8 @@ class AuditedRows:
         current = replace(first, horizon=0, legal=False)
         taken: list[Any] = []
         steps: list[BatchTransition] = []
-        tries = islice(self._actions_from(place), _TRIES * self._length)
+        planned, refusal = first.horizon, None
+        tries = islice(self._actions_from(result, place), _TRIES * self._length)
         for number, action in enumerate(tries):
             step = self._again(replace(current, actions=_batch([action])))
             if number == 0 and not first.horizon:
@@ -338,16 +341,98 @@ class AuditedRows:
                 if len(taken) == self._length or step.terminateds[0] or step.truncateds[0]:
                     break
                 current = replace(current, states=step.states, seeds=None)
+            elif number < planned:
+                planned, refusal = number, error
         if len(taken) > 1:
             self._check_saved(first, taken, steps, place)
+        if first.horizon:
+            planned = min(planned, len(steps))
+            self._check_rollout(result, place, taken[:planned], steps[:planned], refusal)
 
-    def _actions_from(self, place: int) -> Iterator[Any]:
-        """Yield the actions of all audited rows in a cycle; those of the row at `place` first."""
-        count = len(self._rows)
+    def _actions_from(self, result: Any, place: int) -> Iterator[Any]:
+        """Yield the actions of all audited rows in a cycle; those of the row at `place` first.
+
+        If `result` has replaced actions that are not legal, those that the row took come first.
+        """
+        inputs, count = self._inputs, len(self._rows)
+        if inputs.legal:
+            yield from result.infos["actions"][self._rows[place]].astype(inputs.actions.dtype)
+            place += 1
         while True:
             for number in range(place, place + count):
-                actions = self._inputs.actions[number % count]
-                yield from actions if self._inputs.horizon else [actions]
+                actions = inputs.actions[number % count]
+                yield from actions if inputs.horizon else [actions]
+
+    def _check_rollout(
+        self,
+        result: Any,
+        place: int,
+        taken: list[Any],
+        steps: list[BatchTransition],
+        refusal: Exception | None,
+    ) -> None:
+        """Compare a row of a rollout with single `steps` of its first actions `taken`.
+
+        `refusal` is the error of the single step that follows these, if it raised one.
+        """
+        row, length = int(self._rows[place]), len(steps)
+        begun: Any = slice(length)
+        found: list[tuple[str, str] | None] = []
+        for name in ("terminateds", "truncateds", "rewards") if steps else ():
+            again = np.concatenate([getattr(step, name) for step in steps])
+            found.append(difference(getattr(result, name)[row, begun], again, name))
+        if steps and result.observations is not None:
+            first = spaces.take(spaces.take(result.observations, row), begun)
+            shown = spaces.take(self._observations(steps), 0)
+            found.append(difference(first, shown, "observations"))
+        if steps and self._inputs.legal:
+            found += self._move_differences(result, place, taken, steps)
+        if refusal is not None and not isinstance(refusal, (*_HINDRANCES, SnapshotError)):
+            found.append(("its result", f"no error and {refusal!r}"))
+        if steps and result.states is not None:
+            last = steps[-1]
+            if length == self._inputs.horizon or last.terminateds[0] or last.truncateds[0]:
+                found.append(self._auditor.state_difference(result.states[row], last.states[0]))
+        for each in found:
+            if each is not None:
+                self._auditor.report(row, *each, _IN_STEPS, _BATCHED)
+                break
+
+    def _observations(self, steps: list[BatchTransition]) -> Any:
+        """Return the observations of single `steps` of one row, ``(1, T, ...)``."""
+        space = self._layout.observation_space
+        observations = spaces.empty(space, (1, len(steps)))
+        for time, step in enumerate(steps):
+            spaces.put(space, observations, (0, time), spaces.take(step.obs, 0))
+        return spaces.with_lists(space, observations)
+
+    def _move_differences(
+        self, result: Any, place: int, taken: list[Any], steps: list[BatchTransition]
+    ) -> list[tuple[str, str] | None]:
+        """Compare the moves of a rollout, and its rewards of all players, with infos of `steps`.
+
+        The info of each step tells who moves next, and which moves are legal then.
+        """
+        row, length = self._rows[place], len(steps)
+        gains, infos = result.infos["rewards"][row, :length], [step.infos[0] for step in steps]
+        found = []
+        if "rewards" in infos[0]:
+            paid = np.stack([info["rewards"] for info in infos])
+            found.append(difference(gains, paid, "info['rewards']"))
+        if length > 1 and {"action_mask", "to_play"} <= infos[0].keys():
+            moves, given = np.stack(taken), self._inputs.actions[place][:length]
+            rewards, is_legal, is_kept = result.rewards[row, :length], moves >= 0, moves == given
+            told = rewards.copy(), is_legal.copy(), is_kept.copy()
+            for time, info in enumerate(infos[:-1], 1):
+                told[0][time] = gains[time, info["to_play"]]
+                told[1][time] = info["action_mask"][moves[time]]
+                told[2][time] = info["action_mask"][given[time]]
+            found += [
+                difference(told[0], rewards, "the reward of the player to move"),
+                difference(is_legal, told[1], "whether the move is legal"),
+                difference(is_kept, told[2], "whether the given move is legal"),
+            ]
+        return found
 
     def _check_saved(
         self, first: Inputs, taken: list[Any], steps: list[BatchTransition], place: int
@@ -360,13 +445,9 @@ class AuditedRows:
         infos = [live.infos[0], steps[-1].infos[0]]
         both = set(infos[0]) & set(infos[1]) - set(STEP_COUNTS)
         infos = [{key: info[key] for key in info if key in both} for info in infos]
-        space, length = self._layout.observation_space, len(steps)
-        observations = spaces.empty(space, (1, length))
-        for time, step in enumerate(steps):
-            spaces.put(space, observations, (0, time), spaces.take(step.obs, 0))
         saved = Rollout(
             steps[-1].states,
-            spaces.with_lists(space, observations),
+            self._observations(steps),
             np.stack([step.rewards for step in steps], axis=1),
             np.stack([step.terminateds for step in steps], axis=1),
             np.stack([step.truncateds for step in steps], axis=1),

@@ -321,9 +321,18 @@ class SaveLoadSimulator(GymnasiumSimulator):
         if not rows.inputs.legal:
             super().step_rows(rows, start, stop)
             return
+        self._check_plays_out(rows)
+        self._states_kernel().play_out(rows, start, stop)
+
+    def _check_plays_out(self, rows: Rows) -> None:
+        """Raise `InputError` if `rows` cannot be played out."""
         if np.any(rows.inputs.dt != 1):
             raise InputError("dt must be 1 if actions that are not legal are replaced")
-        self._states_kernel().play_out(rows, start, stop)
+        if self.kernel_for(rows.inputs.actions) is None:
+            raise InputError(
+                f"legal=True calls {type(self.base).__name__}.step_states, which cannot be used "
+                "now: a method was replaced in the environment, or it does not do what step does"
+            )
 
     def _check_step_states(self, kind: str) -> None:
         """Raise `SnapshotError` if the results of ``step_states`` and ``step`` differ."""

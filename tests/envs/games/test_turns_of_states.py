@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 import plangym_like
 from plangym_like.envs.save_load_env import OwnEnv
-from plangym_like.errors import EnvApiError, InputError, SnapshotError
+from plangym_like.errors import EnvApiError, ImpureEnvironmentError, InputError, SnapshotError
 from plangym_like.planners import UCT
 
 
@@ -161,6 +161,63 @@ def test_played_games_are_the_moves_that_they_report() -> None:
     env.close()
 
 
+class LateMask(Heap):
+    """Begins with so many stones that trials do not see the fault: with 12 or fewer left."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.heap = np.array([1000, 0])
+        return self.heap.copy(), self.info()
+
+    def info(self) -> dict[str, Any]:
+        legal, to_play = Heap.turns_of_states(self, self.heap[None])
+        return {"action_mask": legal[0], "to_play": int(to_play[0])}
+
+    def turns_of_states(self, heaps: Any) -> Any:
+        legal, to_play = super().turns_of_states(heaps)
+        return legal | (heaps[:, :1] <= 12), to_play
+
+
+class LateNarrowMask(LateMask):
+    def turns_of_states(self, heaps: Any) -> Any:
+        legal, to_play = Heap.turns_of_states(self, heaps)
+        return legal & ((heaps[:, :1] > 12) | (np.arange(4) == 0)), to_play
+
+
+class LatePlayer(LateMask):
+    def turns_of_states(self, heaps: Any) -> Any:
+        legal, to_play = Heap.turns_of_states(self, heaps)
+        return legal, np.where(heaps[:, 0] <= 12, 1 - to_play, to_play)
+
+
+class LateReward(LateMask):
+    turns_of_states = Heap.turns_of_states
+
+    def step_states(self, heaps: Any, actions: Any) -> Any:
+        heaps, obs, rewards, *ends = super().step_states(heaps, actions)
+        return heaps, obs, rewards + ((heaps[:, 0] < 12) & (len(heaps) > 1)), *ends
+
+
+@pytest.mark.parametrize(
+    "kind, legal, field",
+    [
+        (LateMask, True, "move is legal"),
+        (LateNarrowMask, True, "given move is legal"),
+        (LatePlayer, True, "reward of the player"),
+        (LateReward, True, "rewards"),
+        (LateReward, False, "rewards"),
+    ],
+)
+def test_audits_compare_rollouts_with_steps(kind: Any, legal: bool, field: str) -> None:
+    with plangym_like.make(kind, audit_every=1) as env:
+        env.reset(seed=0)
+        state, rng = env.make_state(heap=np.array([20, 0])), np.random.default_rng(0)
+        with pytest.raises(ImpureEnvironmentError, match="alone and in single steps") as caught:
+            for _ in range(100):
+                env.rollout_batch(rng.integers(4, size=(20, 12)), state, legal=legal)
+        assert field in caught.value.field
+
+
 def test_random_legal_moves_are_equally_likely() -> None:
     with plangym_like.make(Heap) as env:
         env.reset(seed=0)
@@ -235,6 +292,21 @@ def test_players_that_are_not_0_and_1_are_an_error(kind: Any, players: str) -> N
         reason = rf"{kind.__name__}\.turns_of_states must return players 0 and 1, got {players}"
         with pytest.raises(EnvApiError, match=reason):
             env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+
+
+def test_a_replaced_step_is_not_ignored() -> None:
+    with plangym_like.make(Heap) as env:
+        state, base = env.reset(seed=0).state, env.gym_env.unwrapped
+        env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+        original = base.step
+        base.step = lambda action: (lambda obs, pay, *rest: (obs, pay + 9, *rest))(
+            *original(action)
+        )
+        assert env.rollout_batch([[0], [1]], state).rewards.tolist() == [[9], [9]]
+        with pytest.raises(InputError, match=r"Heap\.step_states, which cannot be used now"):
+            env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+        del base.step
+        env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
 
 
 def test_a_search_plays_such_a_game_well() -> None:
