@@ -261,6 +261,8 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="continue from the file --out")
     parser.add_argument("--out", type=Path, default=Path("learn/connect_four.pt"))
     args = parser.parse_args()
+    if args.threads < 1:
+        parser.error("--threads must be at least 1")
     torch.set_num_threads(args.threads)
     score = learn(args)[-1][1]
     if score < args.goal:

@@ -39,6 +39,8 @@ parser.add_argument("--plans", type=int, default=64, help="plans that are compar
 parser.add_argument("--workers", type=int, default=None, help="processes that simulate")
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
+if not ACTION_SECONDS <= args.seconds < float("inf"):
+    parser.error(f"--seconds must be at least {ACTION_SECONDS}, the length of an action")
 
 with plangym_like.make_mujoco(
     MODEL, reward=reward, n_substeps=SUBSTEPS, n_workers=args.workers

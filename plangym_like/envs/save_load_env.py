@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
 from plangym_like.batch.arrays import Rows
+from plangym_like.batch.simulator import as_reset
 from plangym_like.batch.spaces import fitted
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
@@ -275,13 +276,14 @@ class SaveLoadSimulator(GymnasiumSimulator):
         """Reset the environment, and return its codec."""
         # This reset is seeded, because the saved form of an unseeded generator has a different
         # length in each process.
-        first_reset(self.env)
+        found = first_reset(self.env)
         kind = self.codec_class if _has_methods(self.base) else OwnCodec
         codec = kind(self.base, self.name, self.state_capacity)
         if self.tells_turns():
             space: Any = self.action_space
             codec.columns = {
-                "action_mask": ((int(space.n),), np.dtype(np.int8)),
+                # The dtype that reset and step give it, so that it selects the same in batches.
+                "action_mask": ((int(space.n),), _mask_dtype(as_reset(found)[1])),
                 "to_play": ((), np.dtype(np.int64)),
             }
         drop_generators(self.env)
@@ -356,6 +358,13 @@ class SaveLoadSimulator(GymnasiumSimulator):
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that calls ``step_states``, or ``None`` if that cannot be used."""
         return self._states_kernel() if self._steps_states() else None
+
+
+def _mask_dtype(info: Any) -> np.dtype[Any]:
+    """Return the dtype of the mask of legal actions in `info`; int8 if there is none of numbers."""
+    mask = info.get("action_mask") if isinstance(info, Mapping) else None
+    dtype = np.asarray(mask).dtype
+    return dtype if dtype.kind in "biuf" else np.dtype(np.int8)
 
 
 def _has_methods(base: Any) -> bool:

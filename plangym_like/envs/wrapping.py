@@ -276,8 +276,10 @@ def _blank(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.ndarray(shape, np.uint8, bytearray(1), 0, (0,) * len(shape))
 
 
-def first_reset(env: gymnasium.Env[Any, Any]) -> None:
+def first_reset(env: gymnasium.Env[Any, Any]) -> Any:
     """Reset the chain `env` with seed 0, to create the attributes that exist only after a reset.
+
+    Return what the reset returned.
 
     Raises
     ------
@@ -285,12 +287,13 @@ def first_reset(env: gymnasium.Env[Any, Any]) -> None:
         A wrapper replaces its environment when it is reset.
     """
     before = links(env)
-    env.reset(seed=0)
+    found = env.reset(seed=0)
     if any(map(is_not, before, links(env))):
         raise SnapshotError(
             "a wrapper replaces its environment when it is reset, so the new environment is not "
             "the one whose state is saved; keep the old environment, and change or reset it"
         )
+    return found
 
 
 def drop_generators(env: gymnasium.Env[Any, Any]) -> None:

@@ -130,6 +130,15 @@ def test_go_explore_works_by_cells_of_the_observation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("script", "option"), [("humanoid.py", "--seconds"), ("connect_four.py", "--threads")]
+)
+def test_a_number_that_is_too_small_is_a_clear_error(
+    tmp_path: Path, script: str, option: str
+) -> None:
+    assert_refused(tmp_path, f"{option} must be at least", script, option, "0")
+
+
+@pytest.mark.parametrize(
     ("script", "arguments", "words"),
     first_of(
         [

@@ -125,6 +125,23 @@ class Stuck(Heap):
         return legal & (heaps[:, :1] != 7), to_play
 
 
+class Numbers(Heap):
+    """Its masks are numbers, not bools."""
+
+    def info(self) -> dict[str, Any]:
+        found = super().info()
+        return {**found, "action_mask": found["action_mask"].astype(np.int8)}
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(Heap, bool), (Numbers, np.int8)])
+def test_masks_have_the_same_dtype_in_batches(kind: Any, dtype: Any) -> None:
+    with plangym_like.make(kind) as env:
+        first = env.reset(seed=0)
+        batch = env.step_batch([0, 1], first.state)
+        masks = (first.info, env.step(1).info, batch.infos, batch.infos[0])
+        assert [found["action_mask"].dtype for found in masks] == [dtype] * 4
+
+
 def test_played_games_are_the_moves_that_they_report() -> None:
     env = plangym_like.make(Heap, audit_every=1)
     state = env.reset(seed=0).state
