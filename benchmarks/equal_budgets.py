@@ -58,7 +58,7 @@ ROBOTS = {
     "Walker2d-v5": 2.0,
     "Pusher-v5": 2.0,
 }
-SAMPLES, ROBOT_STEPS, HORIZON, ROBOT_SEEDS = (100, 300), 200, 30, 3
+SAMPLES, ROBOT_STEPS, HORIZON, ROBOT_SEEDS = 100, 200, 30, 3
 # What the code of the iCEM paper sets for both methods, and for iCEM only.
 _BOTH = {"horizon": HORIZON, "elites": 10, "std": 0.5, "alpha": 0.1}
 _ITERATIONS = 3
@@ -67,14 +67,13 @@ _ITERATIONS = 3
 def tasks() -> Iterator[tuple[str, Callable[..., dict[str, Any]], dict[str, Any]]]:
     """Yield the name, the function and the arguments of each task, the shortest ones first."""
     for seed in range(ROBOT_SEEDS):
-        for samples in SAMPLES:
-            for robot in ROBOTS:
-                for planner in ("CEM", "ICEM"):
-                    yield (
-                        f"samples/{robot}/{planner}/{samples}/{seed}",
-                        play_robot,
-                        {"robot": robot, "planner": planner, "samples": samples, "seed": seed},
-                    )
+        for robot in ROBOTS:
+            for planner in ("CEM", "ICEM"):
+                yield (
+                    f"samples/{robot}/{planner}/{SAMPLES}/{seed}",
+                    play_robot,
+                    {"robot": robot, "planner": planner, "seed": seed},
+                )
     for game in SHORT_GAMES:
         yield f"uct-2013/{game}/0", play_uct, {"game": game, "seed": 0}
     for seed in range(IW_SEEDS):
@@ -93,19 +92,19 @@ def tasks() -> Iterator[tuple[str, Callable[..., dict[str, Any]], dict[str, Any]
 
 
 def play_robot(
-    *, robot: str, planner: str, samples: int, seed: int, n_workers: int | None = None
+    *, robot: str, planner: str, seed: int, n_workers: int | None = None
 ) -> dict[str, Any]:
-    """Play `ROBOT_STEPS` actions, each the first one of the best of `samples` plans."""
+    """Play `ROBOT_STEPS` actions, each the first one of the best of `SAMPLES` plans."""
     with plangym_like.make(robot, n_workers=n_workers) as env:
         state = env.reset(seed=seed).state
-        batch = max(20, samples // _ITERATIONS)
+        batch = SAMPLES // _ITERATIONS
         made: planners.Planner = (
             CEM(env, batch=batch, **_BOTH)
             if planner == "CEM"
             else ICEM(env, batch=batch, beta=ROBOTS[robot], **_BOTH)
         )
         # The mean plan is rolled out too; it is one of the samples.
-        episode = play(made, ROBOT_STEPS, state, budget=samples * HORIZON, seed=seed)
+        episode = play(made, ROBOT_STEPS, state, budget=SAMPLES * HORIZON, seed=seed)
     return {
         "return": round(episode.score, 1),
         "steps": len(episode),
