@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import re
@@ -15,12 +14,11 @@ from typing import Any
 
 import gymnasium
 import pytest
+from backends import KINDS, STORE_NBYTES, SUITE, add_node, make_on
 from hypothesis import HealthCheck, settings
-from playground import AlwaysSend, CounterEnv, Meeting
-from small_envs import Nested
+from playground import CounterEnv, Meeting
 from suite import newer_id
 
-import plangym_like
 from plangym_like.audit import auditor
 from plangym_like.audit.auditor import Auditor
 
@@ -47,30 +45,8 @@ with contextlib.suppress(ImportError):
 
     gymnasium.register_envs(ale_py)
 
-BACKENDS: dict[str, dict[str, Any]] = {
-    "serial": {},
-    "parallel": {"n_workers": 2},
-    "isolated": {"n_workers": 2, "isolate": True},
-    # All batches go to one actor on another node. It claims no cores, so that many environments
-    # share the cluster.
-    "ray": {"ray": True, "n_workers": 1, "resources": {"num_cpus": 0, "elsewhere": 0.001}},
-}
 # Where `make test` looks for tests on a cluster (`ON_RAY` of the Makefile).
 ON_RAY = re.compile(r"tests/(cluster|batchers/(workers|\w+/test_\w+_on_ray)|test_every_backend)")
-STORE_NBYTES = 100 << 20
-# One environment of each kind.
-ATARI = ("ALE/MsPacman-v5", {"obs_type": "ram"})
-SUITE: dict[str, tuple[Any, dict[str, Any]]] = {
-    "CartPole": ("CartPole-v1", {}),
-    "Pendulum": ("Pendulum-v1", {"remove_time_limit": False}),
-    "FrozenLake": ("FrozenLake-v1", {"is_slippery": True}),
-    "MsPacman": ATARI,
-    "StickyPong": ("ALE/Pong-v5", {"obs_type": "ram", "repeat_action_probability": 0.4}),
-    "Nested": (Nested, {}),
-}
-if importlib.util.find_spec("mujoco"):
-    SUITE["Hopper"] = ("Hopper-v5", {"remove_time_limit": False})
-RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -132,11 +108,6 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def add_node(cluster: Any, **more: Any) -> Any:
-    """Have one more machine join, as far as Ray can tell."""
-    return cluster.add_node(num_cpus=1, object_store_memory=STORE_NBYTES, **more)
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _no_families_of_doctests() -> None:
     """Remove the families that doctests have registered in this process."""
@@ -166,27 +137,6 @@ def meeting(tmp_path: Path) -> Iterator[Meeting]:
     meeting = Meeting(tmp_path)
     yield meeting
     meeting.close()
-
-
-def make_on(backend: str, name: Any, **kwargs: Any) -> Any:
-    """Make an environment on a backend whose workers get their part of every batch."""
-    return sending(plangym_like.make(name, **{**BACKENDS[backend], **kwargs}))
-
-
-def sending(env: Any) -> Any:
-    """Return `env`, all its batches of two rows and more sent to workers that are ready."""
-    if isinstance(env, plangym_like.RayEnv):
-        # As nothing can be stepped here, the first batch waits until an actor is ready.
-        env.executor._stepper, env.executor.isolated = None, True
-    elif isinstance(env, plangym_like.ParallelEnv):
-        env.batch_env.costs = AlwaysSend()
-        env.batch_env.pool.wait_ready()
-    return env
-
-
-# For what `tests/test_every_backend.py` does not try: copies, images, attributes, the end of an
-# environment.
-in_workers_too = pytest.mark.parametrize("backend", ["serial", "isolated"], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -245,11 +195,6 @@ def new_env(backend: str) -> Iterator[Callable[..., Any]]:
     yield make
     for env in made:
         env.close()
-
-
-# What these do is done by others, too.
-RARE = ("Pendulum", "MsPacman")
-KINDS = [pytest.param(name, marks=[pytest.mark.full] * (name in RARE)) for name in SUITE]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -184,3 +184,12 @@ def test_tests_of_one_family_need_no_other_simulator() -> None:
     command = [sys.executable, "-c", code, *options]
     collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert collected.returncode == 0, collected.stdout + collected.stderr
+
+
+def test_no_test_imports_from_a_conftest() -> None:
+    """Several folders have one: which of them is imported depends on what was collected before."""
+    files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
+    wanting = [
+        str(path) for path in files if "\nfrom conftest " in (ROOT / path).read_text("utf-8")
+    ]
+    assert wanting == []

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import BACKENDS, in_workers_too, sending
+from backends import BACKENDS, in_workers_too, sending
 from hostile_envs import (
     ClockInInfo,
     LateClassCounter,

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends import make_on
 from comparing import content, reached, sampler
-from conftest import make_on
 from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation
 from hypothesis import given, settings

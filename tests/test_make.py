@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from backends import ATARI
 from comparing import assert_same, reached
-from conftest import ATARI
 from gymnasium.wrappers import ClipReward, FrameStackObservation
 from small_envs import Scaled
 

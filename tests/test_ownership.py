@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import in_workers_too
+from backends import in_workers_too
 from gymnasium import spaces
 from usual import first_of
 

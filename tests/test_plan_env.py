@@ -5,8 +5,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from backends import KINDS, SUITE
 from comparing import assert_same, content, reached, sampler
-from conftest import KINDS, SUITE
 from small_envs import Teller
 
 from plangym_like import (

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import gymnasium
 import numpy as np
 import pytest
+from backends import BACKENDS, in_workers_too, make_on
 from comparing import assert_same, content, reached
-from conftest import BACKENDS, in_workers_too, make_on
 from gymnasium.envs.classic_control import PendulumEnv
 from suite import batch_of
 

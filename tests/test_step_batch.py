@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends import RANDOM
 from comparing import assert_same, content, reached, row, sampler
-from conftest import RANDOM
 from small_envs import Fuse, Labelled
 from suite import batch_of
 

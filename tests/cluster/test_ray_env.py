@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from backends import add_node
 from cluster_traps import (
     Harms,
     Pause,
@@ -25,7 +26,6 @@ from cluster_traps import (
     kill_actor,
 )
 from comparing import assert_same, content, reached, row
-from conftest import add_node
 from hosted import run_script
 from playground import CounterEnv, Trap, kill_itself, refuse
 from suite import needs

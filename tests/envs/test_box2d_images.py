@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from backends import sending
 from comparing import assert_same, sampler
-from conftest import sending
 from usual import first_of
 
 import plangym_like

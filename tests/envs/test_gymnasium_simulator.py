@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import make_on
+from backends import make_on
 from gymnasium import spaces
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from usual import first_of

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import sending
+from backends import sending
 from gymnasium import spaces
 from hosted import script_environ
 from usual import first_of

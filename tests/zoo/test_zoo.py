@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from conftest import BACKENDS, sending
+from backends import BACKENDS, sending
 from gymnasium import wrappers
 from hostile_envs import ENVS, HANDED_OUT, Walk
 from hostile_wrappers import WRAPPERS

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
+from backends import sending
 from comparing import assert_same, reached, sampler
-from conftest import sending
 from continuation import assert_equals_gymnasium, assert_goes_on, saved
 from dungeon import CHAINS as DUNGEON_CHAINS
 from dungeon import Dungeon

@@ -6,8 +6,8 @@ import changing_wrappers as changing
 import gymnasium
 import numpy as np
 import pytest
+from backends import sending
 from comparing import assert_same
-from conftest import sending
 from gymnasium.utils import EzPickle
 from usual import first_of, third_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import make_on
+from backends import make_on
 from gymnasium.wrappers import RecordEpisodeStatistics
 from played_games import assert_same_batch, assert_same_steps, play
 from usual import first_of, third_of

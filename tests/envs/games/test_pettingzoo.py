@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import make_on
+from backends import make_on
 from played_games import assert_same_batch, assert_same_steps, content, play
 from usual import first_of
 
