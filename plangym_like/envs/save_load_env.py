@@ -32,7 +32,14 @@ from plangym_like.envs.game_positions import LCG_FACTOR
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import ArrayKernel, Kernel, Outcomes, States
 from plangym_like.envs.wrapping import drop_generators, first_reset
-from plangym_like.errors import EnvApiError, InputError, PlangymError, RewardError, SnapshotError
+from plangym_like.errors import (
+    ActionError,
+    EnvApiError,
+    InputError,
+    PlangymError,
+    RewardError,
+    SnapshotError,
+)
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chains import close_copy, innermost
@@ -483,6 +490,8 @@ class StatesKernel(ArrayKernel[ObservedStates]):
 
         Raises
         ------
+        ActionError
+            A game is over already: the state that is given has no legal action.
         EnvApiError
             A state has no legal action, although the game has not ended, or a player is neither 0
             nor 1.
@@ -498,7 +507,7 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         whole = states = self.load(given, count)
         for time in range(horizon):
             legal, to_play = self._turns(states.states)
-            chosen = self._made_legal(taken[time, on], legal, draws, on)
+            chosen = self._made_legal(taken[time, on], legal, draws, on, is_given=time == 0)
             out = Outcomes.empty(len(on))
             self.frame(states, chosen, out)
             taken[time, on], rewards[time, on], movers[time, on] = chosen, out.rewards, to_play
@@ -523,17 +532,29 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         self._store(whole, given, None, rows, block)
 
     def _made_legal(
-        self, actions: NDArray[Any], legal: NDArray[np.bool_], draws: NDArray[Any], on: NDArray[Any]
+        self,
+        actions: NDArray[Any],
+        legal: NDArray[np.bool_],
+        draws: NDArray[Any],
+        on: NDArray[Any],
+        *,
+        is_given: bool,
     ) -> NDArray[Any]:
         """Replace `actions` ``(n,)`` that are not legal, in place, and return them.
 
         `draws` holds the last random number of each game, and `on` are the games that go on.
+        `is_given` says whether their states are those that were given, which may have ended.
         """
         wrong = (~legal[np.arange(len(actions)), actions]).nonzero()[0]
         if len(wrong):
             numbers = draws[on[wrong]] * np.uint64(LCG_FACTOR) + np.uint64(1)
             draws[on[wrong]], masks = numbers, legal[wrong]
             counts = masks.sum(axis=1, dtype=np.uint64)
+            if not counts.all() and is_given:
+                raise ActionError(
+                    f"action {actions[wrong][counts == 0][0]} cannot be played, because no action "
+                    f"is legal, as {self._name}.turns_of_states says: this game is over"
+                )
             if not counts.all():
                 raise EnvApiError(
                     f"{self._name}.turns_of_states returned no legal action for a state that has "

@@ -11,7 +11,13 @@ from gymnasium import spaces
 
 import plangym_like
 from plangym_like.envs.save_load_env import OwnEnv
-from plangym_like.errors import EnvApiError, ImpureEnvironmentError, InputError, SnapshotError
+from plangym_like.errors import (
+    ActionError,
+    EnvApiError,
+    ImpureEnvironmentError,
+    InputError,
+    SnapshotError,
+)
 from plangym_like.planners import UCT
 
 
@@ -309,6 +315,14 @@ def test_players_that_are_not_0_and_1_are_an_error(kind: Any, players: str) -> N
         reason = rf"{kind.__name__}\.turns_of_states must return players 0 and 1, got {players}"
         with pytest.raises(EnvApiError, match=reason):
             env.rollout_batch(np.zeros((2, 20), int), state, legal=True)
+
+
+def test_games_that_are_over_are_not_played_on() -> None:
+    with plangym_like.make(Heap) as env:
+        env.reset(seed=0)
+        over = env.make_state(heap=np.array([0, 1]))
+        with pytest.raises(ActionError, match="action 2 cannot be played, .* this game is over"):
+            env.rollout_batch([[2, 0], [2, 1]], over, legal=True)
 
 
 def test_a_replaced_step_is_not_ignored() -> None:
