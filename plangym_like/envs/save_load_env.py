@@ -326,12 +326,32 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return first == 0 and self.frameskip == 1 and self.tells_turns()
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step several rows, or play them out."""
-        if not rows.inputs.legal:
-            super().step_rows(rows, start, stop)
-            return
-        self._check_plays_out(rows)
-        self._states_kernel().play_out(rows, start, stop)
+        """Step several rows, or play them out.
+
+        If a block of rows raises an error, its halves are stepped, so that the error is that of the
+        first row that raises one alone, and names this row.
+        """
+        legal, failure = rows.inputs.legal, None
+        rows.cursor[0] = start
+        if legal:
+            self._check_plays_out(rows)
+        try:
+            if legal:
+                self._states_kernel().play_out(rows, start, stop)
+            else:
+                super().step_rows(rows, start, stop)
+        except Exception as error:
+            kernel = None if stop - start == 1 else self.kernel_for(rows.inputs.actions)
+            if kernel is None or not (legal or kernel.takes(rows)):
+                raise
+            failure = error
+        if failure is not None:
+            middle = (start + stop) // 2
+            self.step_rows(rows, start, middle)
+            self.step_rows(rows, middle, stop)
+            failure.add_note(f"(raised for rows {start} to {stop - 1} together, for none alone)")
+            rows.cursor[0] = start
+            raise failure
 
     def _check_plays_out(self, rows: Rows) -> None:
         """Raise `InputError` if `rows` cannot be played out."""

@@ -317,8 +317,38 @@ def test_step_states_returns_one_of_each_for_each_row(
         SaveLoadSimulator(lambda: Short(part, change, 1))
     env = plangym_like.make(lambda: Short(part, change, 40), snapshot="native", audit="off")
     state = env.reset(seed=0).state
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         env.step_batch([0] * 64, state)
+    assert "(raised for rows 0 to 63 together, for none alone)" in caught.value.__notes__
+
+
+class Fragile(WrongLate):
+    """It raises an error far away, in `step` and in `step_states`."""
+
+    def step(self, action: Any) -> Any:
+        found = self.step_states(self.x[None], np.array([action]))
+        self.x = found[0][0]
+        return self.x, float(found[2][0]), False, False, {}
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        if (states[:, 0] > 1000).any():
+            raise ValueError("too far")
+        return super().step_states(states, actions)
+
+
+@pytest.mark.parametrize("how", first_of([{}, {"n_workers": 2}]))
+def test_an_error_of_step_states_names_the_first_row_that_raises_it(how: Any) -> None:
+    with plangym_like.make(Fragile, **how) as env:
+        states = np.repeat(env.reset(seed=0).state[None], 10, axis=0)
+        env.simulator.base.x = np.array([2000.0, 0])
+        states[[6, 8]] = env.get_state()
+        for call in (
+            lambda: env.step_batch([0] * 10, states),
+            lambda: env.rollout_batch(np.zeros((10, 3), int), states),
+        ):
+            with pytest.raises(ValueError, match="too far") as caught:
+                call()
+            assert caught.value.__notes__ == ["(in row 6 of a batch of 10)"]
 
 
 class Counted(Sled):

@@ -319,10 +319,11 @@ def test_players_that_are_not_0_and_1_are_an_error(kind: Any, players: str) -> N
 
 def test_games_that_are_over_are_not_played_on() -> None:
     with plangym_like.make(Heap) as env:
-        env.reset(seed=0)
-        over = env.make_state(heap=np.array([0, 1]))
-        with pytest.raises(ActionError, match="action 2 cannot be played, .* this game is over"):
-            env.rollout_batch([[2, 0], [2, 1]], over, legal=True)
+        states = np.repeat(env.reset(seed=0).state[None], 3, axis=0)
+        states[2] = env.make_state(heap=np.array([0, 1]))
+        with pytest.raises(ActionError, match="action 2 cannot be played, .* is over") as caught:
+            env.rollout_batch([[2, 0]] * 3, states, legal=True)
+        assert caught.value.__notes__ == ["(in row 2 of a batch of 3)"]
 
 
 def test_a_replaced_step_is_not_ignored() -> None:
