@@ -214,7 +214,7 @@ def test_forced_wins_in_connect_four(moves: list[int], maker: Any) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("game", "simulations", "score"), [(FiveByFour, 10_000, 0.0), (SixByFour, 40_000, -1.0)]
+    ("game", "simulations", "score"), [(FiveByFour, 20_000, 0.0), (SixByFour, 40_000, -1.0)]
 )
 def test_small_boards_of_connect_four_have_their_known_values(
     game: type[Lines], simulations: int, score: float
