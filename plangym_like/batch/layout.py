@@ -154,6 +154,8 @@ class Layout:
         rows = self.format.check(states, sums=False)
         verified = not self.format.checksum
         steps = check_dt(dt)
+        if legal and np.any(np.not_equal(steps, 1)):
+            raise InputError("dt must be 1 if actions that are not legal are replaced")
         numbers = None if seeds is None else _whole_numbers(seeds, 0)
         if numbers is not None:
             numbers = np.atleast_1d(numbers).astype(np.uint64)

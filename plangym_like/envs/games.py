@@ -347,7 +347,6 @@ class GameSimulator(GymnasiumSimulator):
 
     def _play_out(self, rows: Rows, start: int, stop: int) -> None:
         """Play several moves in each row; those that are not legal are replaced."""
-        self._check_held(int(np.max(rows.inputs.dt)))
         base, codec, block = self.base, self.codec, slice(start, stop)
         given, observations = given_states(rows.inputs, block), rows.observations
         actions = np.ascontiguousarray(rows.inputs.actions[block], np.int64)

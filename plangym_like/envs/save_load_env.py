@@ -354,9 +354,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
             raise failure
 
     def _check_plays_out(self, rows: Rows) -> None:
-        """Raise `InputError` if `rows` cannot be played out."""
-        if np.any(rows.inputs.dt != 1):
-            raise InputError("dt must be 1 if actions that are not legal are replaced")
+        """Raise `InputError` if ``step_states`` cannot be used for `rows`."""
         if self.kernel_for(rows.inputs.actions) is None:
             raise InputError(
                 f"legal=True calls {type(self.base).__name__}.step_states, which cannot be used "
