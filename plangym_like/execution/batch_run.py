@@ -504,13 +504,18 @@ class BatchRun:
         self.result = batch.result(dict(sorted(self._faults.errors.items())))
 
     def _fail(self, error: BaseException) -> bool:
-        """End the batch with an error, once no worker steps its rows any more."""
+        """End the batch with an error, once no worker steps its rows any more.
+
+        In a forked copy of this process, only the future ends: the workers, their pipe, and the
+        memory that they read belong to the original, which is still stepping the batch.
+        """
         if not self.done:
             self.error = error
             self._waiting = []
-            self._leave_pipe()
-            self._pool.abandon(self._batch)
-            self._pool.count_rows()
+            if self._owner.is_original():
+                self._leave_pipe()
+                self._pool.abandon(self._batch)
+                self._pool.count_rows()
         return True
 
     def _leave_pipe(self) -> None:

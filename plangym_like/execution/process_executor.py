@@ -352,18 +352,22 @@ class ProcessExecutor:
 
         This takes at most about 2 seconds; workers that are still stepping by then are killed.
         """
-        if self._closed or os.getpid() != self._owner_pid:
+        if self._closed or not self.is_original():
             return
         self._closed, self._same = True, 0
         self._runs.clear()
         self.pool.close(_CLOSE_SECONDS)
         self._blocks.close()
 
+    def is_original(self) -> bool:
+        """Return whether this is the process that made the executor, not a forked copy of it."""
+        return os.getpid() == self._owner_pid
+
     def ensure_open(self) -> None:
         """Raise `ClosedError` after `close`, and in forked copies of the process."""
         if self._closed:
             raise ClosedError("this environment has been closed: make another one")
-        if os.getpid() != self._owner_pid:
+        if not self.is_original():
             raise ClosedError(
                 "this environment belongs to the process that this one was forked from; make or "
                 "clone another one here"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -90,6 +91,9 @@ def test_a_copy_does_not_disturb_a_pending_batch() -> None:
     with plangym_like.make("CartPole-v1", n_workers=2, isolate=True, audit="off") as env:
         state = env.reset(seed=0).state
         expected = env.step_batch(actions, state).states
+        pids = [worker.pid for worker in env.executor]
+        for each in pids:  # so that the batch is pending until the copy has ended
+            os.kill(each, signal.SIGSTOP)
         future = env.step_batch(actions, state, blocking=False)
         pid = os.fork()
         if pid == 0:
@@ -104,5 +108,7 @@ def test_a_copy_does_not_disturb_a_pending_batch() -> None:
             finally:
                 os._exit(status)
         assert os.waitpid(pid, 0)[1] == 0
+        for each in pids:
+            os.kill(each, signal.SIGCONT)
         assert np.array_equal(future.result(60).states, expected)
         assert env.stats.deaths == 0
