@@ -174,6 +174,8 @@ class AttributeCodec(Codec):
             letter, decode = _packing_of(f"{type(base).__name__}.{name}", dtype, shape)
             letters += letter
             self._decoders.append(decode)
+        # Whether all of these are numbers of Python, which are packed as they are.
+        self._are_plain = not any(self._decoders)
         self._sized, self.attributes = sized, (*sized, *plain)
         self._plain_names = tuple(plain_names)
         self.layout = np.dtype(fields)
@@ -261,10 +263,12 @@ class AttributeCodec(Codec):
 
     def read(self, payload: Row) -> None:
         values = self.values()
-        fields = [
-            value if shape is None else self._bytes_of(value, name, dtype, shape)
-            for value, (name, dtype, shape) in zip(values, self._sized, strict=False)
-        ]
+        fields = values[: len(self._sized)]
+        if not self._are_plain:
+            fields = [
+                value if shape is None else self._bytes_of(value, name, dtype, shape)
+                for value, (name, dtype, shape) in zip(values, self._sized, strict=False)
+            ]
         try:
             self._packing.pack_into(payload.data, 0, *fields)
         except struct.error as error:
@@ -279,11 +283,12 @@ class AttributeCodec(Codec):
             self._put_plain(payload, self.encoded(values))
 
     def write(self, payload: Row) -> None:
-        fields = self._packing.unpack_from(payload.data)
-        values = [
-            field if decode is None else decode(field)
-            for field, decode in zip(fields, self._decoders, strict=True)
-        ]
+        values = list(self._packing.unpack_from(payload.data))
+        if not self._are_plain:
+            values = [
+                field if decode is None else decode(field)
+                for field, decode in zip(values, self._decoders, strict=True)
+            ]
         if self._plain_names:
             values += self._plain_values(payload)
         self.put(values)

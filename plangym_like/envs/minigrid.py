@@ -67,6 +67,9 @@ _OBJECT, _LIST, _PLACE = range(len(_WORDS), len(_WORDS) + 3)
 _KINDS = ((int, int), (np.int64, np.int64), (int, np.int64), (np.int64, int))
 _NUMBERS = (int, np.int64)
 _ATOMS = frozenset((type(None), bool, int, float, str))
+# The attributes of a grid. Python 3.11 reads the attributes of an object more slowly once its dict
+# has been asked for, and each step reads those of the grid 50 times.
+_GRID = tuple(sorted(vars(Grid(3, 3))))
 # The usual types of values that refer to no objects of MiniGrid.
 _OTHERS = _ATOMS | {np.random.Generator, Discrete, Dict, MissionSpace, type(Actions), dict}
 _NOTHING = bytes(2)
@@ -285,7 +288,8 @@ class Episode:
                 if isinstance(thing, Grid):
                     cells = attributes["grid"].tolist()
                     attributes["grid"] = [objects[cell] if cell else None for cell in cells]
-                vars(thing).update(attributes)
+                for name, value in attributes.items():
+                    setattr(thing, name, value)
             own, held = vars(base), _held(vars(base))
             kept = {name: own[name] for name in own.keys() - held.keys()}
             return cls(base, {**kept, **found[0]}, objects, data)
@@ -506,11 +510,7 @@ def _objects(base: Any, attributes: dict[str, Any], cells: list[Any]) -> list[An
 
 
 def _values(thing: Any) -> list[Any]:
-    """Return the values of an object's attributes that may refer to others, in order of names.
-
-    Python 3.11 reads the attributes of an object more slowly once its dict has been asked for, so
-    the dicts of grids and of the objects in their cells are not.
-    """
+    """Return the values of an object's attributes that may refer to others, in order of names."""
     if isinstance(thing, WorldObj):
         return [thing.contains]
     if isinstance(thing, Grid):
@@ -528,7 +528,10 @@ def _encoded(objects: list[Any]) -> bytes:
     kinds, which = [], []
     numbers = {id(thing): number for number, thing in enumerate(objects)}
     for thing in objects:
-        owned = _held(vars(thing)) if thing is objects[0] else vars(thing)
+        if type(thing) is Grid:
+            owned = {name: getattr(thing, name) for name in _GRID}
+        else:
+            owned = _held(vars(thing)) if thing is objects[0] else vars(thing)
         names = tuple(sorted(owned))
         values = [owned[name] for name in names]
         if type(thing) is Grid:

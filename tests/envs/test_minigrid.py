@@ -147,6 +147,15 @@ def test_rows_do_not_depend_on_which_states_were_saved_before() -> None:
     assert (last_states(True) == last_states(False)).all()
 
 
+def test_a_reset_only_copies_what_steps_may_replace() -> None:
+    walked = []
+    for name in ("MiniGrid-GoToDoor-5x5-v0", "BabyAI-GoToLocal-v0"):
+        with MiniGridEnv(name) as env:
+            env.simulator.reset(0)
+            walked.append("_objects" in vars(env.simulator.codec._episode))
+    assert walked == [False, True]  # instructions have attributes that change
+
+
 def test_rows_of_many_episodes_are_restored() -> None:
     """More than are kept as objects."""
     with MiniGridEnv("MiniGrid-MultiRoom-N2-S4-v0") as env:
