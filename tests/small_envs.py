@@ -58,6 +58,44 @@ class Teller(gymnasium.Env):
         return self.told, float(action), self.told.endswith("cc"), False, {}
 
 
+class Pair(Nested):
+    """Observes a tuple of arrays."""
+
+    observation_space = spaces.Tuple(
+        (Nested.observation_space["place"], spaces.Dict(cargo=Nested.observation_space["cargo"]))
+    )
+
+    def _observe(self) -> Any:
+        seen = super()._observe()
+        return seen["place"], {"cargo": seen["cargo"]}
+
+
+class Parcel(Nested):
+    """Observes text and sequences, and takes tuples."""
+
+    observation_space = spaces.Dict(
+        label=spaces.Text(9), contents=spaces.Sequence(Nested.observation_space["place"])
+    )
+    action_space = spaces.Tuple((spaces.Discrete(6), spaces.Discrete(3)))
+
+    def step(self, action: Any) -> Any:
+        move = np.full(2, action[0] / 6, np.float32)
+        return super().step({"move": move, "pick": action[1]})
+
+    def _observe(self) -> Any:
+        label = "abcdefghi"[: self.cargo % 9 + 1]
+        return {"label": label, "contents": (self.place.copy(),) * (self.cargo % 4)}
+
+
+class Letter(Teller):
+    """Takes sequences of numbers."""
+
+    action_space = spaces.Sequence(spaces.Discrete(6))
+
+    def step(self, action: Any) -> Any:
+        return super().step(sum(map(int, action)) % 3)
+
+
 class Labelled(gymnasium.Env):
     """Observes arrays and text in one tree, as MiniGrid does; what it shows may be replaced."""
 

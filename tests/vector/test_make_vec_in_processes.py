@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from playing import closing_all
 from small_envs import Fuse, Nested
 from test_make_vec import MODES, compare, same
 from usual import first_of
@@ -22,29 +21,21 @@ import plangym_like
 from plangym_like import make_vec, registry
 from plangym_like.errors import RemoteError, WorkerDiedError
 from plangym_like.execution import known_ids
-from plangym_like.vector import make_vec as module
-from plangym_like.vector.kernel_lanes import KernelLanes
 from plangym_like.vector.process_lanes import ProcessLanes
 
-
-@pytest.fixture(autouse=True)
-def _always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all environments divided among processes, however cheap they are."""
-    if "chosen" not in request.node.name:
-        monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
+pytestmark = pytest.mark.usefixtures("always_in_processes")
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Any]]:
-    """``make(source, ...)`` makes environments in processes, which are closed afterwards."""
-    with closing_all() as make_envs:
+def make(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Check that the environments are in processes."""
 
-        def make_one(*args: Any, **kwargs: Any) -> Any:
-            envs = make_envs(*args, **kwargs)
-            assert isinstance(envs._lanes, ProcessLanes)
-            return envs
+    def make_one(*args: Any, **kwargs: Any) -> Any:
+        envs = make(*args, **kwargs)
+        assert isinstance(envs._lanes, ProcessLanes)
+        return envs
 
-        yield make_one
+    return make_one
 
 
 @pytest.mark.parametrize(
@@ -121,13 +112,6 @@ def test_states_of_ended_episodes_are_lost_with_their_process(
     else:
         assert not envs.step([0, 1, 0, 1])[4]
     assert len(envs.get_states()) == 4 and envs.stats.lanes_ended == 0
-
-
-def test_cheap_steps_are_chosen_to_stay_here() -> None:
-    with make_vec("CartPole-v1", 64, 2) as envs:
-        assert isinstance(envs._lanes, KernelLanes)
-    with make_vec(Nested, 2, 2) as envs:
-        assert not isinstance(envs._lanes, ProcessLanes)
 
 
 class Holder(Fuse):
