@@ -18,10 +18,9 @@ import pytest
 from hosted import descriptors, wait_until_gone, workers
 from interrupting import AlarmError, Moment
 from playing import Player, plain
-from small_envs import Fuse, Nested, Teller
+from small_envs import Fuse, Nested
 from usual import first_of
 
-import plangym_like
 from plangym_like import make_vec
 from plangym_like.errors import (
     ClosedError,
@@ -35,10 +34,7 @@ from plangym_like.vector.make_lanes import lanes_from
 from plangym_like.vector.process_lanes import ProcessLanes
 from plangym_like.vector.vector_env import PlanVectorEnv
 
-RAM = partial(plangym_like.make, "ALE/MsPacman-v5", obs_type="ram", remove_time_limit=False)
-SHORT = partial(gymnasium.make, "HalfCheetah-v5", max_episode_steps=17)
 SEEDS = [3, 4, 99, 3, 12]
-MODES = pytest.mark.parametrize("mode", ["step", "step_next", "step_same"])
 
 MakeLanes = Callable[..., ProcessLanes]
 
@@ -49,32 +45,6 @@ def _here(sources: Any, count: int = len(SEEDS)) -> Lanes:
 
 def _pids(lanes: ProcessLanes) -> list[int]:
     return [worker.process.pid for worker in lanes.pool.workers]
-
-
-@MODES
-@pytest.mark.parametrize(
-    ("sources", "steps"),
-    first_of([("CartPole-v1", 120), (SHORT, 40), (RAM, 30), (Nested, 60)], 2),
-    ids=["CartPole", "HalfCheetah", "MsPacman", "Nested"],
-)
-def test_any_number_of_processes_gives_the_same(
-    make_lanes: MakeLanes, sources: Any, steps: int, mode: str
-) -> None:
-    if sources is SHORT:
-        pytest.importorskip("mujoco")
-    expected = Player(_here(sources), mode).play(SEEDS, steps)
-    if sources is not RAM:
-        assert any(flags.any() for _, _, *both, _, _ in expected[1:] for flags in both)
-    n_workers = 2 if mode == "step_next" else 3
-    played = Player(make_lanes(sources, len(SEEDS), n_workers), mode).play(SEEDS, steps)
-    assert plain(played) == plain(expected)
-
-
-def test_observations_that_are_objects(make_lanes: MakeLanes) -> None:
-    expected = Player(_here(Teller), "step_same").play(SEEDS, 40)
-    played = Player(make_lanes(Teller, len(SEEDS)), "step_same").play(SEEDS, 40)
-    assert plain(played) == plain(expected)
-    assert any(flags.any() for _, _, flags, *_ in expected[1:])
 
 
 @pytest.fixture
