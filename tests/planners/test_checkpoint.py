@@ -58,7 +58,7 @@ def test_a_resumed_search_is_that_without_a_stop(name: str, tmp_path: Path) -> N
     env_id, maker, _ = EVERY_PLANNER[name]
     path = tmp_path / "search"
     with plangym_like.make(env_id) as env, plangym_like.make(env_id) as other:
-        state = env.reset(seed=0).state
+        state = env.reset(seed=0)  # a game's info says who moves
         expected = maker(env).plan(state, budget=700, seed=3)
         for count in (1, 4):
             stopped = maker(env)
