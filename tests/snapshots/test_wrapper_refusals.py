@@ -43,11 +43,6 @@ class Video(wrappers.RecordVideo):
         gym.Wrapper.__init__(self, env)
 
 
-class Window(wrappers.HumanRendering):
-    def __init__(self, env: gym.Env) -> None:
-        gym.Wrapper.__init__(self, env)
-
-
 def _counter() -> Any:
     count = 0
 
@@ -104,8 +99,6 @@ UNSAVEABLE = {
     "objects": (lambda env: Holding(env, np.array([object()])), r"thing.*dtype object"),
     "slots": (Slotted, "Slotted cannot be saved"),
     "video": (Video, "Video cannot be saved: it writes files"),
-    "window": (Window, "Window cannot be saved: it owns a window"),
-    "images": (wrappers.RenderCollection, "RenderCollection cannot be saved.*no limit"),
 }
 
 
