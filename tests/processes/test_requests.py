@@ -13,9 +13,7 @@ from hosted import HostedObject, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.wire import (
-    Channel,
-)
+from plangym_like.processes.wire import Channel
 
 
 @pytest.fixture(scope="module")

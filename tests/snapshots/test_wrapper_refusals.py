@@ -8,10 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from continuation import (
-    PlainSimulator,
-    assert_goes_on,
-)
+from continuation import PlainSimulator, assert_goes_on
 from gymnasium import wrappers
 from impure_wrappers import REFUSED, CounterOnTheBase
 from remembering_wrappers import Counting, Tracking
