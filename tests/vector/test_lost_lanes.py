@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same, content
 from hosted import HostedObject, wait_until_gone
 from interrupting import Moment
-from playing import Player, plain
+from playing import Player
 from small_envs import Nested
 from usual import first_of
 
@@ -139,7 +140,7 @@ def test_lanes_that_die_end_their_episodes(
     assert died in ([[1, 2]] if how == "between" else [[1, 2], [3, 4]])
     alive = [lane for lane in range(5) if lane not in died]
     assert not terminated.any() and not rewards[died].any()
-    assert plain(rewards[alive]) == plain(expected[1][alive])
+    assert_same(rewards[alive], expected[1][alive])
     for lane in died:
         last = before[0]["place"][lane]
         assert infos[lane]["worker_died"] is True
@@ -184,7 +185,7 @@ def test_equal_deaths_give_equal_results(make_lanes: MakeLanes, mode: str) -> No
             if number in (7, 11):
                 _kill(lanes)
 
-        played.append(plain(Player(lanes, mode).play(SEEDS[:4], 20, kill)))
+        played.append(content(Player(lanes, mode).play(SEEDS[:4], 20, kill)))
         assert lanes.stats.lanes_ended == 4
     assert played[0] == played[1]
 
@@ -226,8 +227,8 @@ def test_ctrl_c_at_any_moment_of_a_replacement(make_lanes: MakeLanes, number: in
     moment = Moment(number)
     with moment.strikes():
         player.step()
-    expected = plain(Player(lanes_from("CartPole-v1", 4)).play(SEEDS[:4], 12))
-    assert plain(Player(lanes).play(SEEDS[:4], 12)) == expected
+    expected = content(Player(lanes_from("CartPole-v1", 4)).play(SEEDS[:4], 12))
+    assert content(Player(lanes).play(SEEDS[:4], 12)) == expected
     # The interrupt may come between the reports of the two lanes.
     assert lanes.stats.lanes_ended in ((0, 1, 2) if moment.where else (2,))
 

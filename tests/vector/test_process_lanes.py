@@ -15,9 +15,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from comparing import assert_same, content
 from hosted import descriptors, wait_until_gone, workers
 from interrupting import AlarmError, Moment
-from playing import Player, plain
+from playing import Player
 from small_envs import Fuse, Nested
 from usual import first_of
 
@@ -68,7 +69,7 @@ def test_infos_as_columns(robots: tuple[Player, Player]) -> None:
             player.lanes.step(actions, StepArrays(player.obs, *arrays))
         columns = lanes.info_columns()
         assert columns is not None
-        assert plain(columns) == plain(twin.info_columns())
+        assert_same(columns, twin.info_columns())
         if number % 2:
             assert lanes.infos == twin.infos
             assert lanes.info_columns() is None
@@ -82,7 +83,7 @@ def test_a_factory_for_each_lane(make_lanes: MakeLanes) -> None:
     factories = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=n) for n in limits]
     expected = Player(_here(factories)).play(SEEDS, 30)
     lanes = make_lanes(factories, len(factories), n_workers=3)
-    assert plain(Player(lanes).play(SEEDS, 30)) == plain(expected)
+    assert_same(Player(lanes).play(SEEDS, 30), expected)
     assert lanes.call("spec") == _here(factories).call("spec")
     assert len(lanes.spaces) == 5
 
@@ -121,7 +122,7 @@ def test_calls_and_attributes(make_lanes: MakeLanes) -> None:
         each.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
         assert player.lanes.call("gravity") == [1.0, 2.0, 3.0, 4.0]
         assert player.lanes.call("has_wrapper_attr", "length") == [True] * 4
-        records.append([plain(player.step()[:4]) for _ in range(5)])
+        records.append([content(player.step()[:4]) for _ in range(5)])
     assert records[0] == records[1]
     rendering = make_lanes(partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array"), 2)
     rendering.start([1, 1])
@@ -197,7 +198,7 @@ def test_ctrl_c_at_any_moment_leaves_no_stale_reply(
     with moment.strikes(error):
         player.step()
     expected = Player(lanes_from("CartPole-v1", 4, vectorise=False)).play(SEEDS[:4], 12)
-    assert plain(Player(lanes).play(SEEDS[:4], 12)) == plain(expected)
+    assert_same(Player(lanes).play(SEEDS[:4], 12), expected)
     # A step has few moments, and Python 3.13 shows only some of them to a tracer.
     assert moment.where is not None or number > 1
 
@@ -266,7 +267,7 @@ def test_ctrl_c_while_a_process_is_waited_for(make_lanes: MakeLanes) -> None:
     os.close(go_on)
     expected = _here(Nested, 2).start([8, 9])
     lanes.reset(obs, seeds=[8, 9])
-    assert plain(obs) == plain(expected)
+    assert_same(obs, expected)
     assert lanes.stats.deaths == 0
     lanes.close()
     for fd in (told, tell, waiting):
