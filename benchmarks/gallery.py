@@ -13,11 +13,11 @@ import argparse
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+from harness import FIGURES
 from PIL import Image
 
 import plangym_like
@@ -27,7 +27,6 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.collections import LineCollection
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 GREY, RED, BLUE = "#9aa4ad", "#c62828", "#1565c0"
 WORKERS = os.cpu_count()
 
