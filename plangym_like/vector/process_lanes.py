@@ -317,6 +317,7 @@ class ProcessLanes(Lanes):
         return all(map(self.pool.is_over, concerned))
 
     def collect(self, step: Step) -> None:
+        self._begin()
         lanes, out, finals = step.lanes, step.out, step.finals
         errors: list[Exception] = []
         mine = None if lanes is None else [int(each) for each in lanes if each < self._rows.stop]
