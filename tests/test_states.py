@@ -61,17 +61,31 @@ def test_the_header_is_what_the_documentation_says():
     assert [padded(n) for n in (0, 1, 8, 9)] == [0, 8, 8, 16] and PLAIN.payload_nbytes == 56
 
 
+@pytest.mark.parametrize("variable", [False, True])
 @pytest.mark.parametrize("words", [0, 1, 3, 4, 7, 12, 31, 40])
-def test_many_rows_have_the_checksums_that_each_has_alone(words: int) -> None:
-    each = StateFormat("SUMM", MEANING, 8 * words, checksum=True, variable=True)
+def test_many_rows_have_the_checksums_that_each_has_alone(words: int, variable: bool) -> None:
+    each = StateFormat("SUMM", MEANING, 8 * words, checksum=True, variable=variable)
     rows = rows_of(each, 400)
     alone = rows.copy()
     for row in alone:
         each.seal_row(row)
     assert (rows == alone).all()
-    rows[300, -1 if words else 24] ^= 1
+    rows[300, -1 if words and not variable else 24] ^= 1
     with pytest.raises(StateFormatError, match="row 300 is damaged: its checksum"):
         each.check(rows)
+
+
+def test_a_checksum_is_that_of_the_bytes_that_are_used() -> None:
+    row = rows_of(VARIABLE)[0]
+    shorten(row, 9)
+    VARIABLE.seal_row(row)
+    short = row.copy()
+    short[HEADER_NBYTES + 8] ^= 1
+    row[HEADER_NBYTES + 9] ^= 1
+    assert VARIABLE.check_row(row) is row and len(VARIABLE.check(row)) == 1
+    for check in (VARIABLE.check_row, VARIABLE.check):
+        with pytest.raises(StateFormatError, match="checksum"):
+            check(short)
 
 
 @pytest.mark.parametrize(
