@@ -102,7 +102,7 @@ def test_states_and_other_steps_come_between(name: str) -> None:
     twin.close()
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "HalfCheetah-v5"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "HalfCheetah-v5", "Humanoid-v5"])
 def test_lanes_are_named_in_any_order(name: str) -> None:
     ways = _both(name)
     players = [Player(lanes) for lanes in ways]
