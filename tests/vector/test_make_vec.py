@@ -445,6 +445,10 @@ def test_use_after_close() -> None:
     for call in (envs.reset, envs.get_states, partial(envs.step, [0, 0]), envs.render):
         with pytest.raises(ClosedError, match="make others"):
             call()
+    for method, library in (("as_sb3", "stable_baselines3"), ("as_torchrl", "torchrl")):
+        if importlib.util.find_spec(library):
+            with pytest.raises(ClosedError):
+                getattr(envs, method)()
 
 
 @pytest.mark.parametrize(

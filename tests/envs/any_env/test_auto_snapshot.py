@@ -1,7 +1,6 @@
 """How states are saved: as a trial shows, or as the caller chooses."""
 
 import re
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ from gymnasium.wrappers import ClipReward
 
 import plangym_like
 from plangym_like.envs import family_env
-from plangym_like.errors import InputError, MissingExtraError, SnapshotError
+from plangym_like.errors import InputError, SnapshotError
 
 
 class Ticking(Shy):
@@ -99,15 +98,6 @@ def test_a_way_is_not_taken_where_it_cannot_be_exact() -> None:
         plangym_like.make(Dungeon, snapshot="native")
     with pytest.raises(SnapshotError, match="EzPickle"):
         plangym_like.make(Shy, snapshot="pickle")
-
-
-def test_environments_on_jax_name_the_extra_that_they_need(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "jax", None)
-    monkeypatch.delitem(sys.modules, "plangym_like.envs.functional", raising=False)
-    with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[jax\]'"):
-        plangym_like.make("phys2d/CartPole-v1")
 
 
 class SavesToFile(Dungeon):

@@ -1,6 +1,5 @@
 """The suite of dm_control: every task, its futures, its targets, its generator."""
 
-import sys
 from typing import Any
 
 import gymnasium
@@ -25,7 +24,7 @@ from plangym_like.envs.dm_control import (
     load_suite,
     parse,
 )
-from plangym_like.errors import InputError, MissingExtraError, StateMismatchError
+from plangym_like.errors import InputError, StateMismatchError
 from plangym_like.states.rows import HEADER_NBYTES
 
 suite = load_suite()
@@ -131,14 +130,6 @@ def test_each_name_means_what_it_means_where_it_comes_from() -> None:
 def test_unknown_names_raise_what_gymnasium_raises(name: str) -> None:
     with pytest.raises(gymnasium.error.Error):
         plangym_like.make(name)
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plangym_like.envs.dm_control", None)
-    with pytest.raises(MissingExtraError, match="dm-control"):
-        plangym_like.make("dm_control/walker-walk-v0")
-    with pytest.raises(gymnasium.error.Error):
-        plangym_like.make("walker-walk")
 
 
 # Batches
