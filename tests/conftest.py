@@ -141,6 +141,15 @@ def hosted() -> Iterator[ExternalProcess]:
 
 
 @pytest.fixture
+def gymnasium_registry() -> Iterator[None]:
+    """Forget the ids that a test registers."""
+    kept = dict(gymnasium.registry)
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(kept)
+
+
+@pytest.fixture
 def meeting(tmp_path: Path) -> Iterator[Meeting]:
     """Where workers wait for each other and for the test."""
     meeting = Meeting(tmp_path)

@@ -111,14 +111,6 @@ def test_a_family_of_ones_own_chooses_how_states_are_saved() -> None:
     assert plangym_like.make("heavy/CartPole", snapshot="native").snapshot == "native"
 
 
-@pytest.fixture
-def gymnasium_registry() -> Iterator[None]:
-    kept = dict(gymnasium.registry)
-    yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(kept)
-
-
 class Rich(PendulumEnv):
     def step(self, action: Any) -> Any:
         obs, _, *rest = super().step(action)

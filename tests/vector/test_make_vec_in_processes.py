@@ -62,11 +62,8 @@ def test_it_returns_what_gymnasiums_own_returns(
     assert ours.observation_space == theirs.observation_space
 
 
-def test_ids_that_only_the_caller_has_registered(
-    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+@pytest.mark.usefixtures("gymnasium_registry")
+def test_ids_that_only_the_caller_has_registered(make: Callable[..., Any]) -> None:
     gymnasium.register("Named-v0", "small_envs:Nested")
     gymnasium.register("Given-v0", Nested)
     gymnasium.register("Other-v0", Nested, kwargs={"lock": threading.Lock()})
@@ -76,12 +73,9 @@ def test_ids_that_only_the_caller_has_registered(
         assert same(envs.reset(seed=1), here.reset(seed=1))
 
 
+@pytest.mark.usefixtures("gymnasium_registry")
 @pytest.mark.filterwarnings("ignore:.*Overriding environment")
-def test_gymnasiums_ids_that_the_caller_has_registered_again(
-    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+def test_gymnasiums_ids_that_the_caller_has_registered_again(make: Callable[..., Any]) -> None:
     entry_point = gymnasium.registry["CartPole-v1"].entry_point
     gymnasium.register("CartPole-v1", entry_point, max_episode_steps=2)
     for source in ("CartPole-v1", lambda: gymnasium.make("CartPole-v1")):

@@ -38,10 +38,8 @@ class DefaultImages(Fuse):
         return np.zeros((2, 2, 3), np.uint8)
 
 
+@pytest.mark.usefixtures("gymnasium_registry")
 def test_an_environment_keeps_the_render_mode_that_is_its_own() -> None:
     gymnasium.register("Images-v0", DefaultImages)
-    try:
-        env = plangym_like.make("Images-v0")
+    with plangym_like.make("Images-v0") as env:
         assert env.get_image().shape == (2, 2, 3)
-    finally:
-        del gymnasium.registry["Images-v0"]
