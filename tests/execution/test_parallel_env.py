@@ -6,15 +6,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content
-from gymnasium.envs.classic_control import PendulumEnv
-from gymnasium.envs.registration import EnvSpec
 from playground import CounterEnv, sending
 
-import plangym_like as pl
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import InputError
 
@@ -89,15 +85,3 @@ def test_single_steps_in_one_thread_and_batches_in_another(
         thread.join(100)
     assert ours == walk
     assert not wrong
-
-
-def test_workers_know_the_ids_that_a_callable_makes(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ours(PendulumEnv):
-        pass
-
-    spec = EnvSpec("Ours-v0", entry_point=Ours)
-    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
-    with pl.make(
-        lambda: gymnasium.make("Ours-v0"), n_workers=1, isolate=True, snapshot="pickle"
-    ) as env:
-        assert env.step_batch([[0.0]] * 2).rewards.shape == (2,)

@@ -22,10 +22,7 @@ from small_envs import Fuse, Nested
 from usual import first_of
 
 from plangym_like import make_vec
-from plangym_like.errors import (
-    ClosedError,
-    InputError,
-)
+from plangym_like.errors import ClosedError, InputError
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.vector import process_lanes
 from plangym_like.vector.lanes import Lanes, StepArrays

@@ -15,10 +15,7 @@ from usual import first_of
 
 import plangym_like
 from plangym_like.envs.mujoco.env import MujocoSimulator
-from plangym_like.errors import (
-    InputError,
-    StateMismatchError,
-)
+from plangym_like.errors import InputError, StateMismatchError
 
 SOURCES = [
     "CartPole-v1",

@@ -8,16 +8,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from continuation import (
-    saved,
-)
+from continuation import saved
 from dungeon import ClassCounter, Dungeon, Shy
 
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
-from plangym_like.errors import (
-    SnapshotError,
-)
+from plangym_like.errors import SnapshotError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
