@@ -41,10 +41,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measured_on(here: Mapping[str, Any] | None = None) -> str:
+def measured_on(here: Mapping[str, Any]) -> str:
     """Return the beginning of the sentence that says where and how figures were measured."""
-    here = machine() if here is None else here
-    return f"Measured on {here['cores']} cores ({here['cpu']})"
+    load = here["load_at_start"]
+    return f"Measured on {here['cores']} cores ({here['cpu']}), load {load} at the start"
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:

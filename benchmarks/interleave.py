@@ -239,10 +239,9 @@ def method(results: Mapping[str, Any]) -> str:
             versions.setdefault(package, set()).add(version)
     listed = (f"{name} {' and '.join(sorted(each))}" for name, each in sorted(versions.items()))
     return (
-        f"{measured_on(results['machine'])}, load {results['machine']['load_at_start']} at the "
-        "start, in one run: each contender in a process of its own, slices interleaved in random "
-        f"order, medians of {results['rounds']} rounds. A ratio is the median of the rounds' "
-        f"ratios.\n\nVersions: {', '.join(listed)}.\n"
+        f"{measured_on(results['machine'])}, in one run: each contender in a process of its own, "
+        f"slices interleaved in random order, medians of {results['rounds']} rounds. A ratio is "
+        f"the median of the rounds' ratios.\n\nVersions: {', '.join(listed)}.\n"
     )
 
 

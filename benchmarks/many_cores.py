@@ -64,8 +64,8 @@ def main() -> None:
             lines.append((label, f"{rows:,}", f"{rows / found['']:,.0f}", *times))
             print(*lines[-1], sep="  ", flush=True)
     head = ("environment", "rows", "transitions/s without workers", *map(str, WORKERS))
-    page = [f"{measured_on()}. The last columns are how many times as fast batches are with so"]
-    page += ["many processes, the caller's included.", "", *table(head, lines)]
+    page = [f"{measured_on(data['machine'])}. The last columns are how many times as fast batches"]
+    page += ["are with so many processes, the caller's included.", "", *table(head, lines)]
     report("many_cores", data, "\n".join(page), quick=chosen.quick)
 
 

@@ -119,7 +119,7 @@ def caller_microseconds(name: str, options: dict[str, Any], rows: int, batches: 
 
 def main() -> None:
     """Measure, print, and write the table."""
-    chosen = parser(__doc__).parse_args()
+    chosen, here = parser(__doc__).parse_args(), machine()
     batches = 3 if chosen.quick else 15
     rows, callers = [], []
     for case in CASES:
@@ -129,7 +129,7 @@ def main() -> None:
         each = [caller_microseconds(name, options, count, 2 * batches) for count in ROWS]
         callers.append((name, *(f"{microseconds:.1f}" for microseconds in each)))
     measured = (
-        f"{measured_on()}, where each step sleeps for 10 ms. The efficiency is 1 if the rows are "
+        f"{measured_on(here)}. Each step sleeps for 10 ms. The efficiency is 1 if the rows are "
         "divided equally and nothing else takes time. A bare pool only unpickles the environment, "
         "steps it and pickles it."
     )
@@ -137,7 +137,7 @@ def main() -> None:
     page = [measured, "", *table(names, rows), ""]
     page += ["CPU time of the caller for each row, in us, with two isolated workers:", ""]
     page += table(("environment", *(f"{count:,} rows" for count in ROWS)), callers)
-    data = {"machine": machine(), "efficiency": rows, "microseconds": callers}
+    data = {"machine": here, "efficiency": rows, "microseconds": callers}
     report("many_workers", data, "\n".join(page), quick=chosen.quick)
 
 

@@ -84,7 +84,7 @@ _JOBS: dict[str, Any] = {
 
 def main() -> None:
     """Measure, print a table, and write it unless ``--quick`` is given."""
-    chosen = parser(__doc__).parse_args()
+    chosen, here = parser(__doc__).parse_args(), machine()
     found: dict[str, Any] = {}
     for name, source in _JOBS.items():
         with plangym_like.make(source, audit="off") as env:
@@ -104,8 +104,8 @@ def main() -> None:
     ]
     head = "Medians, in microseconds of CPU time; slices interleaved; without audits."
     rows = table(["environment", *saving.COLUMNS, "saved by"], lines)
-    shown = "\n".join([f"{measured_on()}. {head}", "", *rows])
-    report("saving", {"machine": machine(), "microseconds": found}, shown, quick=chosen.quick)
+    shown = "\n".join([f"{measured_on(here)}. {head}", "", *rows])
+    report("saving", {"machine": here, "microseconds": found}, shown, quick=chosen.quick)
 
 
 if __name__ == "__main__":
