@@ -110,21 +110,19 @@ class CachedCopy:
     @property
     def reached(self) -> tuple[bytes, bytes]:
         """The log and the digest."""
-        log, trace_digest, entries, seen, ends = self._path
-        if ends:
-            start = 0
-            for _, end in ends:
-                trace_digest = _digest(trace_digest, seen[start:end])
-                start = end
-            log += entries[: ends[-1][0]]
+        log, trace_digest, steps = self._path
+        if steps:
+            for _, seen in steps:
+                trace_digest = _digest(trace_digest, seen)
+            log += b"".join([entry for entry, _ in steps])
             self.reached = log, trace_digest
         return log, trace_digest
 
     @reached.setter
     def reached(self, reached: tuple[bytes, bytes]) -> None:
         # Assigned together with the steps, so that no interrupt comes between them.
-        ends: list[tuple[int, int]] = []
-        self._path = *reached, bytearray(), bytearray(), ends
+        steps: list[tuple[bytes, bytes]] = []
+        self._path = *reached, steps
 
     @property
     def log(self) -> bytes:
@@ -144,14 +142,9 @@ class CachedCopy:
 
     def append_step(self, entry: bytes, seen: bytes) -> None:
         """Append the log entry of a step, and what was seen; both are needed when a row is made."""
-        _, _, entries, before, ends = self._path
-        end_of_entries, end = ends[-1] if ends else (0, 0)
-        # In place: objects of their own for each step would take more time and memory. Slices
-        # replace what an interrupt has left behind the last end.
-        entries[end_of_entries:] = entry
-        before[end:] = seen
-        ends.append((len(entries), len(before)))
-        if len(before) > _MOST_UNREAD_NBYTES:
+        steps = self._path[2]
+        steps.append((entry, seen))
+        if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
 
@@ -560,7 +553,7 @@ def _seen(obs: Any, *others: Any) -> bytes:
         return content + _encoded(others)
 
 
-def _digest(before: bytes, seen: bytes | bytearray) -> bytes:
+def _digest(before: bytes, seen: bytes) -> bytes:
     digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
     digest.update(seen)
     return digest.digest()
