@@ -14,12 +14,12 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import board_images
 import matplotlib
 import numpy as np
+from harness import FIGURES
 from PIL import Image
 
 import plangym_like
@@ -29,7 +29,6 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.collections import LineCollection
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 GREY, RED, BLUE = "#9aa4ad", "#c62828", "#1565c0"
 WORKERS = os.cpu_count()
 

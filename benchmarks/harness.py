@@ -53,6 +53,13 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]
     return [f"| {' | '.join(map(str, line))} |" for line in lines] + [""]
 
 
+def report(name: str, data: Any, page: str, *, quick: bool) -> None:
+    """Print the page; publish it too, unless this is a quick look."""
+    print(page)
+    if not quick:
+        publish(name, data, page)
+
+
 def publish(name: str, data: Any, page: str) -> None:
     """Write the figures `name` as JSON, and the page that shows them."""
     FIGURES.mkdir(parents=True, exist_ok=True)

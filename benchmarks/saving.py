@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from harness import machine, measured_on, parser, publish, table
+from harness import machine, measured_on, parser, report, table
 
 import plangym_like
 from plangym_like.cli import saving
@@ -105,9 +105,7 @@ def main() -> None:
     head = "Medians, in microseconds of CPU time; slices interleaved; without audits."
     rows = table(["environment", *saving.COLUMNS, "saved by"], lines)
     shown = "\n".join([f"{measured_on()}. {head}", "", *rows])
-    print(shown)
-    if not chosen.quick:
-        publish("saving", {"machine": machine(), "microseconds": found}, shown)
+    report("saving", {"machine": machine(), "microseconds": found}, shown, quick=chosen.quick)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ import importlib.metadata
 import struct
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from itertools import compress
-from operator import is_not
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress, repeat
+from operator import attrgetter, is_, is_not
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium.spaces import Dict, Discrete
+from minigrid.core.actions import Actions
 from minigrid.core.grid import Grid
+from minigrid.core.mission import MissionSpace
 from minigrid.core.world_object import Ball, Box, Door, Key, WorldObj
 from minigrid.envs.babyai.core.verifier import ActionInstr, ObjDesc, SeqInstr
 from minigrid.minigrid_env import MiniGridEnv as MiniGridBase
@@ -64,7 +67,10 @@ _OBJECT, _LIST, _PLACE = range(len(_WORDS), len(_WORDS) + 3)
 _KINDS = ((int, int), (np.int64, np.int64), (int, np.int64), (np.int64, int))
 _NUMBERS = (int, np.int64)
 _ATOMS = frozenset((type(None), bool, int, float, str))
+# The usual types of values that refer to no objects of MiniGrid.
+_OTHERS = _ATOMS | {np.random.Generator, Discrete, Dict, MissionSpace, type(Actions), dict}
 _NOTHING = bytes(2)
+_MISSING: Any = object()
 _SIZE = struct.Struct("<q")
 
 
@@ -165,39 +171,71 @@ class MiniGridCodec(AttributeCodec):
 class Episode:
     """The objects of one episode, with the values that their attributes had at first.
 
+    A new episode is recorded at every reset, but few resets are followed by a save. So the
+    constructor only copies what steps may replace; all else is found when it is first needed.
+
     Parameters
     ----------
+    base : minigrid.minigrid_env.MiniGridEnv
+        The environment.
     attributes : dict
-        The attributes of the environment that belong to the episode.
-    objects : list
-        The environment, and all of MiniGrid's objects that its attributes refer to.
+        The attributes of the environment at the beginning of the episode.
+    objects : list, optional
+        The environment, and all of MiniGrid's objects that its attributes refer to; by default,
+        they are found.
     data : bytes, optional
         The attributes of all objects; by default, they are encoded when they are first needed.
     """
 
     def __init__(
-        self, attributes: dict[str, Any], objects: list[Any], data: bytes | None = None
+        self,
+        base: Any,
+        attributes: dict[str, Any],
+        objects: list[Any] | None = None,
+        data: bytes | None = None,
     ) -> None:
-        self._data, self._objects = data, objects
-        self._attributes = attributes
+        self._base, self._data, self._all = base, data, attributes
         self._grid: Any = attributes["grid"]
-        self._cells = list(self._grid.grid)
-        # An object, the name of an attribute that steps may replace, and its first value.
-        self._first: list[tuple[Any, str, Any]] = []
-        for thing in objects:
-            for name in _changing(thing.__class__):
-                if thing is objects[0]:
-                    value = attributes[name]
-                elif hasattr(thing, name):
-                    value = getattr(thing, name)
-                else:
-                    continue
-                # `changes` compares objects; of words that steps assign ("success"), one exists.
-                value = sys.intern(value) if type(value) is str else value
-                self._first.append((thing, name, value))
-        changing = {name for thing, name, _ in self._first if thing is objects[0]}
-        self._names = vars(objects[0]).keys() | attributes.keys()
-        self._others = [(n, value) for n, value in attributes.items() if n not in changing]
+        self._cells: list[Any] = list(self._grid.grid)
+        changing = [thing for thing in self._cells if _changing(thing.__class__)]
+        changing = list(dict.fromkeys(changing))
+        if objects is None and not _are_all(changing, attributes):
+            objects = _objects(base, attributes, self._cells)
+        if objects is not None:
+            self._objects = objects
+            changing = [thing for thing in objects[1:] if _changing(thing.__class__)]
+        # Each object with attributes that steps may replace, and their values.
+        self._begun = [(thing, _reader(thing.__class__)(thing)) for thing in changing]
+
+    @functools.cached_property
+    def _first(self) -> list[tuple[Any, str, Any]]:
+        """All attributes that steps may replace: the object, the name, and the first value."""
+        base = self._base
+        first = [(base, name, self._all[name]) for name in _changing(base.__class__)]
+        for thing, values in self._begun:
+            for name, value in zip(_changing(thing.__class__), values, strict=True):
+                if value is not _MISSING:
+                    # `changes` compares objects; of words that steps assign ("success"), one
+                    # exists.
+                    value = sys.intern(value) if type(value) is str else value
+                    first.append((thing, name, value))
+        return first
+
+    @functools.cached_property
+    def _objects(self) -> list[Any]:
+        """The environment, and all of MiniGrid's objects, in the order of a walk."""
+        return _objects(self._base, self._all, self._cells)
+
+    @functools.cached_property
+    def _attributes(self) -> dict[str, Any]:
+        """The attributes of the environment that belong to the episode."""
+        return _held(self._all)
+
+    @functools.cached_property
+    def _others(self) -> list[tuple[str, Any]]:
+        """The attributes of the environment that steps do not replace, and their values."""
+        changing = _changing(self._base.__class__)
+        return [(n, value) for n, value in self._attributes.items() if n not in changing]
 
     @functools.cached_property
     def _numbers(self) -> dict[int, int]:
@@ -210,7 +248,7 @@ class Episode:
     def data(self) -> bytes:
         """The attributes that all objects had at first."""
         if self._data is None:
-            base, cells = self._objects[0], self._grid.grid
+            base, cells = self._base, self._grid.grid
             now, cells_now = dict(vars(base)), list(cells)
             values = [getattr(thing, name) for thing, name, _ in self._first]
             self.restore(base, _NOTHING)
@@ -225,8 +263,7 @@ class Episode:
     @classmethod
     def of(cls, base: Any) -> Episode:
         """Return the present episode of `base`, beginning with its present state."""
-        attributes = _held(base)
-        return cls(attributes, _objects(base, attributes))
+        return cls(base, dict(vars(base)))
 
     @classmethod
     def decoded(cls, base: Any, data: bytes) -> Episode:
@@ -249,7 +286,9 @@ class Episode:
                     cells = attributes["grid"].tolist()
                     attributes["grid"] = [objects[cell] if cell else None for cell in cells]
                 vars(thing).update(attributes)
-            return cls(found[0], objects, data)
+            own, held = vars(base), _held(vars(base))
+            kept = {name: own[name] for name in own.keys() - held.keys()}
+            return cls(base, {**kept, **found[0]}, objects, data)
         except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
             raise StateFormatError(f"a state row is damaged: {error!r}") from error
 
@@ -286,17 +325,17 @@ class Episode:
     def restore(self, base: Any, changes: bytes) -> None:
         """Make this the episode of `base`, with `changes`."""
         attributes = vars(base)
-        if attributes.keys() != self._names:
-            for name in _held(base).keys() - self._attributes.keys():
+        if attributes.keys() != self._all.keys():
+            for name in _held(attributes).keys() - self._attributes.keys():
                 del attributes[name]
         attributes.update(self._attributes)
-        cells, first, objects = self._grid.grid, self._first, self._objects
+        cells, first = self._grid.grid, self._first
         cells[:] = self._cells
         for thing, name, value in first:
             setattr(thing, name, value)
         if changes == _NOTHING:
             return
-        codes = struct.unpack(f"<{len(changes) // 2}h", changes)
+        codes, objects = struct.unpack(f"<{len(changes) // 2}h", changes), self._objects
         at = 1 + 2 * codes[0]
         for place, number in zip(codes[1:at:2], codes[2:at:2], strict=True):
             cells[place] = objects[number] if number else None
@@ -420,24 +459,44 @@ def _position(kind: int, x: int, y: int) -> Any:
     return first(x), second(y)
 
 
-def _held(base: Any) -> dict[str, Any]:
-    """Return the attributes of `base` that belong to an episode, by name."""
+def _held(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return those of an environment's `attributes` that belong to an episode, by name."""
     return {
         name: value
-        for name, value in sorted(vars(base).items())
+        for name, value in sorted(attributes.items())
         if name not in _LEFT_OUT and not isinstance(value, type)
     }
 
 
-def _objects(base: Any, attributes: dict[str, Any]) -> list[Any]:
-    """Return `base` and all of MiniGrid's objects in its `attributes`, in the order of a walk."""
-    found, seen = [base], {id(base)}
+def _are_all(things: list[Any], attributes: dict[str, Any]) -> bool:
+    """Return whether `things` are all objects of an episode that steps may change.
+
+    They are the things in cells. There may be others in boxes, or in `attributes`.
+    """
+    for thing in things:
+        if thing.contains is not None:
+            return False
+    for value in [each for each in attributes.values() if each.__class__ not in _OTHERS]:
+        kind: Any = value.__class__
+        if kind is list or kind is tuple:
+            for each in value:
+                if _refers(each.__class__) and not any(map(is_, repeat(each), things)):
+                    return False
+        elif kind is not Grid and _refers(kind):
+            return False
+    return True
+
+
+def _objects(base: Any, attributes: dict[str, Any], cells: list[Any]) -> list[Any]:
+    """Return `base`, its grid, what is in its `cells`, and then what its `attributes` refer to."""
+    found = [base, attributes["grid"], *dict.fromkeys(filter(None, cells))]
+    seen = set(map(id, found))
     for thing in found:
         if isinstance(thing, WorldObj) and thing.contains is None:  # the usual case
             continue
-        values = list(attributes.values()) if thing is base else _values(thing)
+        values = list(_held(attributes).values()) if thing is base else _values(thing)
         for value in values:
-            kind: Any = type(value)
+            kind: Any = value.__class__
             if kind is list or kind is tuple:
                 values += value
             elif kind not in _ATOMS and _is_own(kind) and id(value) not in seen:
@@ -455,7 +514,7 @@ def _values(thing: Any) -> list[Any]:
     if isinstance(thing, WorldObj):
         return [thing.contains]
     if isinstance(thing, Grid):
-        return list(thing.grid)
+        return []  # its cells are found first
     owned = vars(thing)
     return [owned[name] for name in sorted(owned)]
 
@@ -469,7 +528,7 @@ def _encoded(objects: list[Any]) -> bytes:
     kinds, which = [], []
     numbers = {id(thing): number for number, thing in enumerate(objects)}
     for thing in objects:
-        owned = _held(thing) if thing is objects[0] else vars(thing)
+        owned = _held(vars(thing)) if thing is objects[0] else vars(thing)
         names = tuple(sorted(owned))
         values = [owned[name] for name in names]
         if type(thing) is Grid:
@@ -493,6 +552,21 @@ def _encoded(objects: list[Any]) -> bytes:
 def _changing(kind: Any) -> tuple[str, ...]:
     """Return the attributes of objects of a class that steps may replace."""
     return tuple(n for each, names in _CHANGING if issubclass(kind, each) for n in names)
+
+
+@functools.cache
+def _reader(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what reads the attributes of an object that steps may replace."""
+    names = _changing(kind)
+    if issubclass(kind, WorldObj):
+        return attrgetter(*names)  # faster; such objects have all of them
+    return lambda thing: tuple(getattr(thing, name, _MISSING) for name in names)
+
+
+@functools.cache
+def _refers(kind: Any) -> bool:
+    """Return whether a value of class `kind` may be or hold one of MiniGrid's objects."""
+    return kind is list or kind is tuple or _is_own(kind)
 
 
 @functools.cache

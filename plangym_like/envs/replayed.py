@@ -119,8 +119,8 @@ class ReplayCodec(Codec):
         """Return the number of actions in `log`."""
         return sum(tag in ACTIONS for tag, *_ in self._logs.entries(log))
 
-    def read(self, payload: Row) -> None:
-        """Write length, digest and action log into `payload`.
+    def read(self, payload: Row) -> int:
+        """Write length, digest and action log into `payload`; return the number of bytes used.
 
         Raises
         ------
@@ -136,8 +136,8 @@ class ReplayCodec(Codec):
         if end > len(payload):
             raise self._too_large(log, len(payload) - _HEAD)
         payload.data[:end] = _LENGTH.pack(len(log)) + trace_digest + log
-        payload[end:] = 0
         self._proxy.keep()
+        return end
 
     def _too_large(self, log: bytes, room: int) -> StateCapacityError:
         """Return the error for a `log` that does not fit into `room` bytes."""
@@ -207,6 +207,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     family = "RPLY"
     checksum = True
+    variable = True
     snapshot = "replay"
     always_tried: ClassVar[bool] = True
     copies: ClassVar[int] = 64

@@ -296,7 +296,12 @@ class ReplayCache:
     def keep(self, cached: CachedCopy) -> None:
         """Take an image of the state of `cached`, if its family has images."""
         log, trace_digest = cached.reached
-        if self._make_imager is None or not cached.alive or self._images.find(log) is not None:
+        if self._make_imager is None or not cached.alive:
+            return
+        saved = self._images.find(log)
+        if saved is not None:
+            if saved.cached is cached:
+                cached.image = saved.image
             return
         if not cached.has_tried:
             cached.has_tried = True

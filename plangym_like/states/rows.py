@@ -204,7 +204,8 @@ class StateFormat:
                 fields, used, checksum = _HEAD.unpack_from(memory)
                 fits = used == full or (self.variable and used < full)
                 if fields == self._fields and fits:
-                    if checksum == xxh64_intdigest(memory[HEADER_NBYTES:], used):
+                    payload = memory[HEADER_NBYTES : HEADER_NBYTES + used]
+                    if checksum == xxh64_intdigest(payload, used):
                         return row
             elif not self.variable:
                 words = row.view(np.uint64)
@@ -291,17 +292,20 @@ class StateFormat:
 def _checksum(row: Row) -> int:
     """Return the checksum of a row: the XXH64 hash of its payload, seeded with its length.
 
+    Bytes behind a payload that is shorter than the row mean nothing, so they are left out.
     XXH64 is specified at https://xxhash.com. XXH3 is faster for many rows at once, but its vector
     instructions slow down an emulator's next step by more time than XXH3 saves.
     """
     content = row.data
-    return xxh64_intdigest(content[HEADER_NBYTES:], *_NUMBER.unpack_from(content, 16))
+    (used,) = _NUMBER.unpack_from(content, 16)
+    return xxh64_intdigest(content[HEADER_NBYTES : HEADER_NBYTES + used], used)
 
 
 def _checksums(rows: Row) -> NDArray[np.uint64]:
     """Return the checksums of rows ``(N, state_nbytes)``; many short rows are hashed together."""
     count, size = len(rows), (rows.shape[1] - HEADER_NBYTES) // 8
-    if size > _SHORT_WORDS or count < 48 + 8 * size:
+    are_short = size <= _SHORT_WORDS and count >= 48 + 8 * size
+    if not are_short or (rows[:, 16:24].view(np.uint64) != 8 * size).any():
         return np.fromiter(map(_checksum, rows), np.uint64, count)
     # XXH64, with one lane of 64 bits of all rows at a time. Products are modulo 2**64.
     words = np.ascontiguousarray(rows[:, 16:].view(np.uint64).T)

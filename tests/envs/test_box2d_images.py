@@ -82,6 +82,25 @@ def test_random_rows_go_on_as_in_straight_play_without_replays(kind: str) -> Non
         assert replayed(env) == before
 
 
+def test_only_what_differs_is_written_when_known_steps_are_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Box2DEnv("LunarLander-v3", autoreset=False, audit="off") as env:
+        space = sampler(env, 1)
+        actions = [space.sample() for _ in range(8)]
+        states, _ = walked(env, actions, seed=3)
+        known, write = list[bool](), box2d_images.WorldMemory.write
+
+        def noted(self: Any, words: Any, now: Any) -> None:
+            known.append(now is not None)
+            write(self, words, now)
+
+        monkeypatch.setattr(box2d_images.WorldMemory, "write", noted)
+        for place in (5, 2, 6, 1):
+            env.step(actions[place], state=states[place])
+        assert len(known) == 4 and all(known)
+
+
 @pytest.mark.parametrize("kind", first_of(["lander", "walker"]))
 def test_workers_agree_on_rows_of_all_depths(kind: str) -> None:
     name, kwargs, steps = KINDS[kind]

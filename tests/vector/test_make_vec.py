@@ -163,6 +163,11 @@ def test_the_fastest_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
             assert type(envs._lanes) is form
         with make_vec(name, count, vectorise=False) as envs:
             assert type(envs._lanes) is SequentialLanes
+    # Cheap steps stay in this process.
+    with make_vec("CartPole-v1", 64, 2) as envs:
+        assert type(envs._lanes) is KernelLanes
+    with make_vec(Nested, 2, 2) as envs:
+        assert type(envs._lanes) is SequentialLanes
 
 
 # Seeds, options, masks
