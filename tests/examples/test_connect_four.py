@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from scripts import EXAMPLES
 
 import plangym_like
+from plangym_like.planners import PUCT
 
 
 @pytest.fixture
@@ -100,3 +102,24 @@ def test_the_perfect_player_knows_published_values(example: Any) -> None:
         assert is_right[np.arange(10), perfect(positions, 0)].all()
         legal = positions.infos["action_mask"]
         assert (is_right <= legal).all() and (is_right < legal).any(axis=1).all()
+
+
+def test_training_continues_from_a_checkpoint_as_if_it_had_not_ended(
+    example: Any, tmp_path: Path
+) -> None:
+    args = SimpleNamespace(seed=0, bfloat16=False, games=2, simulations=4)
+
+    def play_and_train(training: Any) -> None:
+        planner = PUCT(env, training.network.evaluate, noise=0.25, alpha=1.0)
+        training.moves.extend(example.self_play(planner, args, training.rng))
+        example.train(training.network, training.optimizer, training.moves, 2, training.rng)
+
+    with plangym_like.make(example.ConnectFour) as env:
+        once, again = example.Training(args), example.Training(args)
+        play_and_train(once)
+        once.save(tmp_path / "c4.pt")
+        again.load(tmp_path / "c4.pt")
+        play_and_train(once)
+        play_and_train(again)
+    weights = (each.network.state_dict().values() for each in (once, again))
+    assert all(one.equal(other) for one, other in zip(*weights, strict=True))
