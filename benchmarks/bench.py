@@ -3,7 +3,7 @@
 Run it from anywhere::
 
     python benchmarks/bench.py                      # all jobs, writes docs/figures/bench.*
-    python benchmarks/bench.py --quick              # fewer rounds and contenders, writes nothing
+    python benchmarks/bench.py --quick              # fewer rounds, writes nothing
     python benchmarks/bench.py --python plangym=/path/to/python
 
 Each contender runs in its own process, with this interpreter or the one that ``--python`` gives for
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness import CORES, FIGURES, publish, table
+from harness import CORES, FIGURES, report, table
 from interleave import (
     Contest,
     Entry,
@@ -31,8 +31,6 @@ from interleave import (
 STARTS = {"ours": "yes", "raw": "yes", "states": "yes", "forward": "no, forward only"}
 # Rounds and seconds of a slice, for batches of many rows and for batches of every size.
 FULL, QUICK = (15, 0.25, 21, 0.05), (3, 0.15, 5, 0.03)
-# What bare loops reach for each core when nothing else runs is above 0.9 of one loop alone.
-QUIET_SCALING = 0.8
 # Sizes of batches in which workers are compared with this process alone. From `LARGE` rows on, a
 # slice is longer. A ratio below `NEAR` is measured in twice as many further rounds.
 SIZES, LARGE, NEAR = (1, 2, 4, 8, 16, 64, 256), 64, 0.98
@@ -59,11 +57,8 @@ TASKS = (
 )
 
 
-def entries(task: Task, *, quick: bool = False) -> list[Entry]:
-    """Return who takes part; rivals enter in several ways, of which the best counts.
-
-    ``quick`` leaves out the ways that are rarely the best.
-    """
+def entries(task: Task) -> list[Entry]:
+    """Return who takes part; rivals enter in several ways, of which the best counts."""
     atari = task.job["obs_type"] is not None
     found = [
         Entry("ours", f"plangym_like, {CORES} workers", "ours", "ours", {"n_workers": CORES}),
@@ -71,24 +66,23 @@ def entries(task: Task, *, quick: bool = False) -> list[Entry]:
         Entry("raw", f"{CORES} raw loops at once", "raw", "raw", {"processes": CORES}),
         Entry("raw_one", "one raw loop", "raw", "raw", {"processes": 1}),
     ]
-    for n_workers in (None, CORES) if quick else (None, CORES, 2 * CORES):
+    for n_workers in (None, CORES, 2 * CORES):
         label = f"plangym, {'serial' if n_workers is None else f'{n_workers} workers'}"
         options: dict[str, Any] = {"n_workers": n_workers}
         key = f"plangym_{n_workers or 'serial'}"
         found.append(Entry(key, label, "plangym", "states", options))
-    processes = (8,) if quick else (CORES, 8)
-    vectorised = [("SyncVectorEnv", 16 if atari else 256)]
-    vectorised += [("AsyncVectorEnv", count) for count in processes]
-    for kind, count in vectorised:
-        label, options = f"Gymnasium {kind}, {count} envs", {"kind": kind, "num_envs": count}
-        found.append(Entry(f"{kind}_{count}", label, "gymnasium", "forward", options))
-    for count in processes:
-        label, module = f"SB3 SubprocVecEnv, {count} envs", "stable_baselines3"
-        key = f"SubprocVecEnv_{count}"
-        found.append(Entry(key, label, module, "forward", {"num_envs": count}))
+    for name, counts in (
+        ("Gymnasium SyncVectorEnv", (16 if atari else 256,)),
+        ("Gymnasium AsyncVectorEnv", (CORES, 8)),
+        ("SB3 SubprocVecEnv", (CORES, 8)),
+    ):
+        kind = name.split()[1]
+        for count in counts:
+            label, options = f"{name}, {count} envs", {"kind": kind, "num_envs": count}
+            found.append(Entry(f"{kind}_{count}", label, "gymnasium", "forward", options))
     # More emulators in a pool make it no faster here, only slow to open.
     pooled = 64 if atari else 256
-    for threads in (CORES,) if quick else (1, CORES):
+    for threads in (1, CORES):
         label = f"EnvPool, {pooled} envs, {threads} thread{'s' * (threads > 1)}"
         options = {"num_envs": pooled, "num_threads": threads}
         found.append(Entry(f"envpool_{threads}", label, "envpool", "forward", options))
@@ -105,26 +99,11 @@ def record_of(task: Task, figures: Mapping[str, Figure]) -> dict[str, Any]:
         "title": task.title,
         # Whether all who start from the given states found the same observations and rewards.
         "same_work": all(evidence == found[0] for evidence in found),
-        "raw_loops_over_one": paired_ratio(raw, figures["raw_one"]),
         "rows": [
             {**figure.record(), "over_raw": paired_ratio(figure, raw)}
             for figure in figures.values()
         ],
     }
-
-
-def warnings_of(record: Mapping[str, Any]) -> list[str]:
-    """Return why the figures of a task should not be published."""
-    found = []
-    if not record["same_work"]:
-        found.append("WARNING: not everybody found the same observations and rewards")
-    scaling = record["raw_loops_over_one"]
-    if scaling is not None and scaling < QUIET_SCALING * CORES:
-        found.append(
-            f"WARNING: {CORES} raw loops at once did only {scaling:.2f} times the work of one: "
-            "something else is using the cores, so these figures are not for publishing"
-        )
-    return found
 
 
 def parallel_over_serial(
@@ -204,9 +183,7 @@ def page(results: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Measure, print, write."""
-    arguments = contest_parser(__doc__)
-    arguments.add_argument("--only", nargs="+", choices=[task.key for task in TASKS])
-    options = arguments.parse_args()
+    options = contest_parser(__doc__).parse_args()
     rounds, seconds, batch_rounds, batch_seconds = QUICK if options.quick else FULL
     results, shared = begun(options, rounds)
     results |= {
@@ -215,24 +192,23 @@ def main() -> None:
         "one_row": {},
     }
     for task in TASKS:
-        if options.only and task.key not in options.only:
-            continue
-        with Contest(entries(task, quick=options.quick), task.job, **shared) as contest:
+        with Contest(entries(task), task.job, **shared) as contest:
             contest.run(rounds=rounds, seconds=seconds)
         record = record_of(task, contest.figures)
         results["one_row"][task.key] = one_row(task, batch_rounds, batch_seconds, **shared)
         results["throughput"].append(record)
-        print(*rows_of(record), *warnings_of(record), sep="\n", flush=True)
+        print(*rows_of(record), sep="\n", flush=True)
+        if not record["same_work"]:
+            print("WARNING: not everybody found the same observations and rewards")
         for library, jobs in results["parallel_over_serial"].items():
             # A rival's row is for comparison, it needs no fine ruler.
             ours = library == "plangym_like"
             module, often = ("ours", batch_rounds) if ours else (library, max(3, batch_rounds // 4))
             jobs[task.key] = parallel_over_serial(module, task, often, batch_seconds, **shared)
-    print(page(results))
-    if not options.quick and not options.only:
+    report("bench", results, page(results), quick=options.quick)
+    if not options.quick:
         import chart
 
-        publish("bench", results, page(results))
         chart.draw(results, FIGURES / "bench.png")
 
 

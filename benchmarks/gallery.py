@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import board_images
 import matplotlib
 import numpy as np
+from harness import FIGURES
 from PIL import Image
 
 import plangym_like
@@ -27,7 +29,6 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.collections import LineCollection
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 GREY, RED, BLUE = "#9aa4ad", "#c62828", "#1565c0"
 WORKERS = os.cpu_count()
 
@@ -251,7 +252,71 @@ def rooms() -> str:
     return f"{len(order)} rooms, {len(visits):,} cells, score {plan.score:g}"
 
 
-FIGURE_MAKERS = {each.__name__: each for each in (tree, beam, walkers, robot, rooms)}
+def game() -> str:
+    """Film UCT and PUCT at Connect Four, and draw the position of the first proof."""
+
+    def uniform(obs: Any) -> tuple[Any, Any]:
+        return np.full((len(obs), 7), 1 / 7), np.zeros(len(obs))
+
+    moves: list[int] = []
+    images, proved, names = [], "", ("UCT", "PUCT")
+    with plangym_like.make("openspiel/connect_four") as env:
+        uct = planners.UCT(env, rollout=42)
+        puct = planners.PUCT(env, uniform, rollout=42, explore=4.0)
+        step = env.reset(seed=0)
+        while not moves or not step.terminated:
+            player = len(moves) % 2
+            plan = (uct, puct)[player].plan(step, budget=44_000, seed=len(moves))
+            thinks = f"expects a score of {(1 + plan.info['value']) / 2:.0%}"
+            if plan.info["solved"]:
+                result = {1: "win", 0: "draw", -1: "loss"}[round(plan.info["value"])]
+                thinks = f"has proved a {result} in {plan.info['length']} moves"
+            shown = f"{names[player]} {thinks}"
+            images.append(board_images.draw(moves, shown, plan.info["policy"], player))
+            if plan.info["solved"] and not proved:
+                proved = f"{shown} before move {len(moves) + 1}"
+                Image.fromarray(images[-1]).save(FIGURES / "gallery_board.png", optimize=True)
+            moves.append(int(plan.next_action))
+            step = env.step(moves[-1], step.state)
+    won = f"{names[player]} wins" if step.reward else "A draw"
+    images += [board_images.draw(moves, won, player=player)] * 4
+    film("game", images, 900)
+    return f"{won} in {len(moves)} moves; {proved}"
+
+
+def learner() -> str:
+    """Draw what examples/connect_four.py wrote: its learning curve, and a game against UCT."""
+    path = FIGURES / "connect_four.json"
+    if not path.exists():
+        return (
+            f"left out; copy learn/connect_four.json of a run of examples/connect_four.py to {path}"
+        )
+    record = json.loads(path.read_text())
+    curve, moves = record["curve"], record["game"]
+    figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    minutes = [point["seconds"] / 60 for point in curve]
+    for name, colour in zip(list(curve[0])[2:], (BLUE, RED, GREY), strict=False):
+        words = name.replace("against", "score against")
+        axes.plot(minutes, [100 * point[name] for point in curve], color=colour, label=words)
+    axes.set(xlabel="minutes", ylabel="%", ylim=(-3, 103), title="AlphaZero learns Connect Four")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    save(figure, "learner")
+    names = ("AlphaZero", "UCT")
+    images = [
+        board_images.draw(moves[:turn], f"{names[turn % 2]} moves", player=turn % 2)
+        for turn in range(len(moves))
+    ]
+    winner = (len(moves) - 1) % 2
+    is_won = board_images.four_in_a_row(board_images.cells_after(moves))
+    text, player = (f"{names[winner]} wins", winner) if is_won else ("A draw", None)
+    film("learner", images + 4 * [board_images.draw(moves, text, player=player)], 900)
+    last = ", ".join(f"{value:.0%} {name}" for name, value in list(curve[-1].items())[2:])
+    return f"{curve[-1]['games']:,} games in {minutes[-1]:.0f} minutes: {last}; {text}"
+
+
+MAKERS = (tree, beam, walkers, robot, rooms, game, learner)
+FIGURE_MAKERS = {each.__name__: each for each in MAKERS}
 
 
 def main() -> None:

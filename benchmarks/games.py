@@ -30,7 +30,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pyspiel
-from harness import table
+from harness import in_turn, seconds_of, table
 
 import plangym_like
 from plangym_like import planners
@@ -216,13 +216,10 @@ def speeds() -> str:
     torch.set_num_threads(1)
     own = plangym_like.make(connect_four.ConnectFour)
     ways = ways_to_simulate(own, 1_000) | ways_to_evaluate(own, connect_four.Network())
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(5):
-        for name, (number, call) in ways.items():
-            begun = time.process_time()
-            call()
-            times[name].append((time.process_time() - begun) / number)
-    least = {name: 1e6 * min(found) for name, found in times.items()}
+    calls = {
+        name: partial(seconds_of, call, clock=time.process_time) for name, (_, call) in ways.items()
+    }
+    least = {name: 1e6 * min(x) / ways[name][0] for name, x in in_turn(calls, 5).items()}
     bot = least["simulation, MCTSBot in Python"]
     rows = [(name, f"{time:.1f}", f"{bot / time:.1f}") for name, time in least.items()]
     return "\n".join(table(("what", "CPU time, us", "times as fast as the Python bot"), rows))
@@ -249,7 +246,6 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=200, help="for each game and search")
     parser.add_argument("--simulations", type=int, default=100, help="for each move")
     parser.add_argument("--out", type=Path, default=Path("games.jsonl"))
-    parser.add_argument("--only", nargs="+", choices=GAMES, default=list(GAMES))
     parser.add_argument("--speed", action="store_true", help="measure times instead")
     args = parser.parse_args()
     if args.speed:
@@ -261,7 +257,7 @@ def main() -> None:
     names = ("game", "search", "simulations", "number")
     known = {tuple(one[name] for name in names) for one in done}
     for first in range(0, args.games, TOGETHER):
-        for game in args.only:
+        for game in GAMES:
             for search in SEARCHES:
                 kind = game, search, args.simulations
                 numbers = range(first, min(first + TOGETHER, args.games))

@@ -41,16 +41,23 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measured_on(here: Mapping[str, Any] | None = None) -> str:
+def measured_on(here: Mapping[str, Any]) -> str:
     """Return the beginning of the sentence that says where and how figures were measured."""
-    here = machine() if here is None else here
-    return f"Measured on {here['cores']} cores ({here['cpu']})"
+    load = here["load_at_start"]
+    return f"Measured on {here['cores']} cores ({here['cpu']}), load {load} at the start"
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a table in Markdown, and an empty one."""
     lines = [head, ["---"] * len(head), *rows]
     return [f"| {' | '.join(map(str, line))} |" for line in lines] + [""]
+
+
+def report(name: str, data: Any, page: str, *, quick: bool) -> None:
+    """Print the page; publish it too, unless this is a quick look."""
+    print(page)
+    if not quick:
+        publish(name, data, page)
 
 
 def publish(name: str, data: Any, page: str) -> None:

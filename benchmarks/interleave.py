@@ -13,12 +13,13 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import machine, measured_on, parser, ratio
+from harness import machine, measured_on, parser, ratio, report, table
 
 HERE = Path(__file__).resolve().parent
 ANSWER_SECONDS = 120.0
@@ -99,6 +100,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
+            cwd=tempfile.gettempdir(),  # MuJoCo writes its log into the current folder
             text=True,
             bufsize=1,
             start_new_session=True,
@@ -237,10 +239,9 @@ def method(results: Mapping[str, Any]) -> str:
             versions.setdefault(package, set()).add(version)
     listed = (f"{name} {' and '.join(sorted(each))}" for name, each in sorted(versions.items()))
     return (
-        f"{measured_on(results['machine'])}, load {results['machine']['load_at_start']} at the "
-        "start, in one run: each contender in a process of its own, slices interleaved in random "
-        f"order, medians of {results['rounds']} rounds. A ratio is the median of the rounds' "
-        f"ratios.\n\nVersions: {', '.join(listed)}.\n"
+        f"{measured_on(results['machine'])}, in one run: each contender in a process of its own, "
+        f"slices interleaved in random order, medians of {results['rounds']} rounds. A ratio is "
+        f"the median of the rounds' ratios.\n\nVersions: {', '.join(listed)}.\n"
     )
 
 
@@ -261,3 +262,37 @@ def begun(options: argparse.Namespace, rounds: int) -> tuple[dict[str, Any], dic
     versions: dict[str, Any] = {}
     results = {"machine": machine(), "rounds": rounds, "versions": versions}
     return results, {"interpreters": interpreters, "versions": versions}
+
+
+def comparison(results: Mapping[str, Any], title: str, over: Mapping[str, str]) -> str:
+    """Return the table of one contest.
+
+    `over` has the keys of entries whose rates are divided by those of all, with the heads of these
+    columns.
+    """
+    rates = {row["key"]: row["rates"] for row in results["rows"]}
+    lines = []
+    for row in results["rows"]:
+        ratios = (ratio(rates[key], row["rates"]) for key in over)
+        lines.append((row["label"], shown(row), *("" if x is None else f"{x:.2f}" for x in ratios)))
+    head = ("contender", "transitions/s", *over.values())
+    return "\n".join([method(results), f"{title}:", "", *table(head, lines)])
+
+
+def compare(
+    doc: str | None,
+    name: str,
+    entries: Sequence[Entry],
+    job: Mapping[str, Any],
+    title: str,
+    over: Mapping[str, str],
+    seconds: float,
+) -> None:
+    """Run one contest, with slices of so many seconds; print its table, and publish it."""
+    options = contest_parser(doc).parse_args()
+    rounds = 3 if options.quick else 11
+    results, shared = begun(options, rounds)
+    with Contest(entries, job, **shared) as contest:
+        contest.run(rounds=rounds, seconds=seconds / 2 if options.quick else seconds)
+    results["rows"] = [figure.record() for figure in contest.figures.values()]
+    report(name, results, comparison(results, title, over), quick=options.quick)

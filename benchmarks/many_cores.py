@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from harness import CORES, in_turn, machine, measured_on, parser, publish, seconds_of, table
+from harness import CORES, in_turn, machine, measured_on, parser, report, seconds_of, table
 
 import plangym_like
 
@@ -64,10 +64,9 @@ def main() -> None:
             lines.append((label, f"{rows:,}", f"{rows / found['']:,.0f}", *times))
             print(*lines[-1], sep="  ", flush=True)
     head = ("environment", "rows", "transitions/s without workers", *map(str, WORKERS))
-    page = [f"{measured_on()}. The last columns are how many times as fast batches are with so"]
-    page += ["many workers, in addition to the caller.", "", *table(head, lines)]
-    if not chosen.quick:
-        publish("many_cores", data, "\n".join(page))
+    page = [f"{measured_on(data['machine'])}. The last columns are how many times as fast batches"]
+    page += ["are with so many processes, the caller's included.", "", *table(head, lines)]
+    report("many_cores", data, "\n".join(page), quick=chosen.quick)
 
 
 if __name__ == "__main__":

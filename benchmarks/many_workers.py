@@ -26,7 +26,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from harness import FIGURES, machine, parser, table
+from harness import machine, measured_on, parser, report, seconds_of, table
 
 import plangym_like
 
@@ -69,13 +69,8 @@ def efficiency(workers: int, rows: int, batches: int) -> float:
         env.executor.pool.wait_ready()
         state = env.reset(seed=0).state
         actions = np.zeros(workers * rows, np.int64)
-        env.step_batch(actions, state)
-        found = []
-        for _ in range(batches):
-            begun = time.perf_counter()
-            env.step_batch(actions, state)
-            found.append(rows * SECONDS / (time.perf_counter() - begun))
-    return statistics.median(found)
+        seconds = [seconds_of(lambda: env.step_batch(actions, state)) for _ in range(batches + 1)]
+    return rows * SECONDS / statistics.median(seconds[1:])
 
 
 def bare_efficiency(workers: int, rows: int, batches: int) -> float:
@@ -92,19 +87,20 @@ def bare_efficiency(workers: int, rows: int, batches: int) -> float:
                 pickle.dumps(copy)
                 os.write(done[1], b"x")
         pids.append(pid)
-    found = []
-    for _ in range(batches + 1):
-        begun, left = time.perf_counter(), workers * rows
+
+    def step() -> None:
+        left = workers * rows
         os.write(tokens[1], bytes(left))
         while left:
             left -= len(os.read(done[0], left))
-        found.append(rows * SECONDS / (time.perf_counter() - begun))
+
+    seconds = [seconds_of(step) for _ in range(batches + 1)]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     for descriptor in (*tokens, *done):
         os.close(descriptor)
-    return statistics.median(found[1:])
+    return rows * SECONDS / statistics.median(seconds[1:])
 
 
 def caller_microseconds(name: str, options: dict[str, Any], rows: int, batches: int) -> float:
@@ -113,39 +109,36 @@ def caller_microseconds(name: str, options: dict[str, Any], rows: int, batches: 
         env.executor.pool.wait_ready()
         states = np.repeat(env.reset(seed=0).state[None], rows, 0)
         actions = np.array([env.action_space.sample() for _ in range(rows)])
-        found = []
-        for _ in range(batches + 3):
-            begun = time.process_time()
-            env.step_batch(actions, states)
-            found.append((time.process_time() - begun) / rows * 1e6)
-    return statistics.median(found[3:])
+
+        def step() -> float:
+            return seconds_of(lambda: env.step_batch(actions, states), clock=time.process_time)
+
+        seconds = [step() for _ in range(batches + 3)]
+    return 1e6 * statistics.median(seconds[3:]) / rows
 
 
 def main() -> None:
     """Measure, print, and write the table."""
-    chosen = parser(__doc__).parse_args()
+    chosen, here = parser(__doc__).parse_args(), machine()
     batches = 3 if chosen.quick else 15
     rows, callers = [], []
     for case in CASES:
         found = efficiency(*case, batches), bare_efficiency(*case, batches)
         rows.append((*map(str, case), *(f"{each:.3f}" for each in found)))
-        print(*rows[-1], sep="  ", flush=True)
     for name, options in CALLERS:
         each = [caller_microseconds(name, options, count, 2 * batches) for count in ROWS]
         callers.append((name, *(f"{microseconds:.1f}" for microseconds in each)))
-        print(*callers[-1], sep="  ", flush=True)
-    here = machine()
     measured = (
-        f"Measured on {here['cores']} cores ({here['cpu']}), where each step sleeps for 10 ms. The "
-        "efficiency is 1 if the rows are divided equally and nothing else takes time. A bare pool "
-        "only unpickles the environment, steps it and pickles it."
+        f"{measured_on(here)}. Each step sleeps for 10 ms. The efficiency is 1 if the rows are "
+        "divided equally and nothing else takes time. A bare pool only unpickles the environment, "
+        "steps it and pickles it."
     )
     names = ("workers", "rows for each", "efficiency", "of a bare pool")
     page = [measured, "", *table(names, rows), ""]
     page += ["CPU time of the caller for each row, in us, with two isolated workers:", ""]
     page += table(("environment", *(f"{count:,} rows" for count in ROWS)), callers)
-    if not chosen.quick:
-        (FIGURES / "many_workers.md").write_text("\n".join(page), encoding="utf-8")
+    data = {"machine": here, "efficiency": rows, "microseconds": callers}
+    report("many_workers", data, "\n".join(page), quick=chosen.quick)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Measure MuJoCo: our batches against its ``rollout`` and ``batch``, plangym, and processes.
+"""Measure MuJoCo: our batches against its ``rollout`` and ``batch``, and plangym.
 
 Run it from anywhere::
 
     python benchmarks/mujoco_bench.py           # writes docs/figures/mujoco.json and mujoco.md
     python benchmarks/mujoco_bench.py --quick   # a rough look, writes nothing
-    python benchmarks/mujoco_bench.py --python mujoco_plangym=/path/to/python
+    python benchmarks/mujoco_bench.py --python plangym=/path/to/python
 
 ``mujoco.rollout`` is measured with physics alone and, on HalfCheetah, with observations, rewards
 and flags calculated from its states; our batches also return states to continue from, and infos.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness import publish, table
+from harness import report, table
 from interleave import Contest, Entry, begun, contest_parser, method, paired_ratio, shown
 
 ROWS, HORIZON = 256, 20
@@ -42,7 +42,7 @@ def _ours(n_workers: int | None, horizon: int = 0) -> Entry:
     label = f"plangym_like, {n_workers} workers" if n_workers else "plangym_like, serial"
     key = "ours" if n_workers else "ours_serial"
     options = {"n_workers": n_workers, "horizon": horizon}
-    return Entry(key, label, "ours_mujoco", "ours", options)
+    return Entry(key, label, "ours", "ours", options)
 
 
 def _rollout(threads: int, horizon: int = 0, *, told: bool = False) -> Entry:
@@ -67,7 +67,8 @@ def _cheetah(horizon: int = 0) -> tuple[Entry, ...]:
 def _plangym(n_workers: int | None) -> Entry:
     label = f"plangym, {n_workers} workers" if n_workers else "plangym, serial"
     key = "plangym" if n_workers else "plangym_serial"
-    return Entry(key, label, "mujoco_plangym", "states", {"n_workers": n_workers})
+    options = {"n_workers": n_workers, "render_mode": None}
+    return Entry(key, label, "plangym", "states", options)
 
 
 def _robot(name: str) -> Task:
@@ -109,12 +110,8 @@ TASKS = (
         "walker_walk",
         f"dm_control walker-walk, {ROWS} states",
         "walker-walk",
-        (
-            _ours(2),
-            _ours(None),
-            Entry("pool", "pool of 2 processes", "suite_pool", "states", {"processes": 2}),
-        ),
-        "pool",
+        (_ours(2), _ours(None), _plangym(2), _plangym(None)),
+        "plangym_best",
     ),
 )
 
@@ -159,18 +156,11 @@ def page(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    arguments = contest_parser(__doc__)
-    arguments.add_argument("--only", choices=[task.key for task in TASKS])
-    options = arguments.parse_args()
+    options = contest_parser(__doc__).parse_args()
     rounds, seconds = (3, 0.2) if options.quick else (9, 1.0)
     results, shared = begun(options, rounds)
-    results["tasks"] = []
-    for task in TASKS:
-        if options.only in (None, task.key):
-            results["tasks"].append(measure(task, rounds, seconds, **shared))
-    print(page(results))
-    if not options.quick and options.only is None:
-        publish("mujoco", results, page(results))
+    results["tasks"] = [measure(task, rounds, seconds, **shared) for task in TASKS]
+    report("mujoco", results, page(results), quick=options.quick)
 
 
 if __name__ == "__main__":

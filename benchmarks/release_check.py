@@ -1,7 +1,7 @@
 """Build wheel and sdist, and try the wheel with each extra alone in a new virtual environment.
 
     python benchmarks/release_check.py
-    python benchmarks/release_check.py --extras atari mujoco --python python3.12
+    python benchmarks/release_check.py --extras atari mujoco
 
 For each extra: install ``plangym_like[extra]`` from the wheel, run its code in `CODE`, and run all
 Python blocks of the pages in `PAGES` that need this extra. The exit status is 1 if anything fails.
@@ -121,10 +121,10 @@ def build(folder: Path) -> Path:
     return wheel
 
 
-def try_extra(extra: str, wheel: Path, folder: Path, python: str) -> None:
+def try_extra(extra: str, wheel: Path, folder: Path) -> None:
     """Install the wheel with one extra in a new virtual environment, and use it."""
     target = folder / (extra or "none")
-    run(python, "-m", "venv", target)
+    run(sys.executable, "-m", "venv", target)
     requirement = f"{wheel}[{extra}]" if extra else str(wheel)
     run(target / "bin" / "pip", "install", "--quiet", requirement)
     scripts = {"used": CODE.get(extra, "")} | {page: code_of(page) for page in PAGES.get(extra, [])}
@@ -148,7 +148,6 @@ def main() -> int:
     """Build and try; print a line for each extra, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--extras", nargs="*", help="only these; '' is the package without extras")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter to test with")
     args = parser.parse_args()
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
@@ -163,7 +162,7 @@ def main() -> int:
         for extra in extras if args.extras is None else args.extras:
             print(f"--- plangym_like[{extra}]", flush=True)
             try:
-                try_extra(extra, wheel, folder, args.python)
+                try_extra(extra, wheel, folder)
             except Exception as error:
                 print(f"FAILED: {error}")
                 failed.append(extra)

@@ -3,7 +3,6 @@
     python benchmarks/results.py                             # all of it: many hours
     python benchmarks/results.py --only MsPacman             # tasks whose name matches
     python benchmarks/results.py --frames 5000000 --seeds 5  # larger budgets
-    python benchmarks/results.py --list                      # what would be done
     python benchmarks/results.py --page                      # write the page again, nothing else
 
 Each task is one planner on one game or robot with one seed. Its record goes to
@@ -32,8 +31,8 @@ import control
 import equal_budgets
 import results_page
 from atari_results import GAMES, PLANNERS, montezuma, play_game
+from harness import FIGURES, known
 
-FIGURES = pathlib.Path(__file__).resolve().parent.parent / "docs" / "figures"
 FOUND = FIGURES / "results.json"
 # Published scores, each with its source and its budget, copied by hand from those sources.
 PUBLISHED = FIGURES / "published.json"
@@ -71,7 +70,6 @@ def main() -> int:
         "--frames", type=int, default=FRAMES, help="frames for each planner on each game"
     )
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--minutes", type=float, help="start no task after this time")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument(
         "--checkpoints",
@@ -79,20 +77,12 @@ def main() -> int:
         default=pathlib.Path("build/searches"),
         help="where Go-Explore saves its search, to continue it if it is stopped (build/searches)",
     )
-    parser.add_argument("--list", action="store_true", help="name the tasks that have no record")
     parser.add_argument("--page", action="store_true", help="write the page from the records")
     options = parser.parse_args()
-    records: dict[str, Any] = json.loads(FOUND.read_text()) if FOUND.exists() else {}
-    begun = time.perf_counter()
+    records = known("results")
     for name, do, arguments in tasks(options.frames, options.seeds):
         if options.page or name in records or not re.search(options.only, name):
             continue
-        if options.list:
-            print(name)
-            continue
-        if options.minutes and time.perf_counter() - begun > 60 * options.minutes:
-            print("no time is left", file=sys.stderr)
-            break
         if do is montezuma:
             arguments["folder"] = options.checkpoints
         started = time.perf_counter()
@@ -101,10 +91,8 @@ def main() -> int:
         record["load"] = round(os.getloadavg()[0], 1)
         records[name] = record
         FOUND.write_text(json.dumps(dict(sorted(records.items())), indent=1) + "\n")
-        shown = {key: value for key, value in record.items() if key != "curve"}
-        print(f"{name}: {json.dumps(shown)}", flush=True)
-    if not options.list:
-        results_page.write(records, json.loads(PUBLISHED.read_text()))
+        print(f"{name}: {json.dumps(record)}", flush=True)
+    results_page.write(records, json.loads(PUBLISHED.read_text()))
     return 0
 
 

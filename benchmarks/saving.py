@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from harness import machine, measured_on, parser, publish, table
+from harness import machine, measured_on, parser, report, table
 
 import plangym_like
 from plangym_like.cli import saving
@@ -84,7 +84,7 @@ _JOBS: dict[str, Any] = {
 
 def main() -> None:
     """Measure, print a table, and write it unless ``--quick`` is given."""
-    chosen = parser(__doc__).parse_args()
+    chosen, here = parser(__doc__).parse_args(), machine()
     found: dict[str, Any] = {}
     for name, source in _JOBS.items():
         with plangym_like.make(source, audit="off") as env:
@@ -104,10 +104,8 @@ def main() -> None:
     ]
     head = "Medians, in microseconds of CPU time; slices interleaved; without audits."
     rows = table(["environment", *saving.COLUMNS, "saved by"], lines)
-    shown = "\n".join([f"{measured_on()}. {head}", "", *rows])
-    print(shown)
-    if not chosen.quick:
-        publish("saving", {"machine": machine(), "microseconds": found}, shown)
+    shown = "\n".join([f"{measured_on(here)}. {head}", "", *rows])
+    report("saving", {"machine": here, "microseconds": found}, shown, quick=chosen.quick)
 
 
 if __name__ == "__main__":

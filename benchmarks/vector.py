@@ -24,7 +24,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
-from harness import calls_within, in_turn, medians, parser, publish, ratio, seconds_of, table
+from harness import calls_within, in_turn, medians, parser, ratio, report, seconds_of, table
 
 from plangym_like import make_vec
 
@@ -172,20 +172,18 @@ def main() -> None:
     """Measure, print, and write the figures unless it is a quick look."""
     options = parser(__doc__)
     options.add_argument("jobs", nargs="*", metavar="JOB", help=f"some of {', '.join(JOBS)}")
-    options.add_argument("--counts", type=int, nargs="+", default=COUNTS)
     chosen = options.parse_args()
     if unknown := set(chosen.jobs) - set(JOBS):
         options.error(f"no such job: {', '.join(sorted(unknown))}")
     found: dict[str, dict[str, dict[str, float]]] = {}
     for job in chosen.jobs or JOBS:
         found[job] = {}
-        for count in chosen.counts:
+        for count in COUNTS:
             figures = measure(JOBS[job], count, 3 if chosen.quick else 11)
             found[job][str(count)] = figures
             told = ", ".join(f"{name} {value:g}" for name, value in figures.items())
             print(f"{job:<14} {count:>3}  {told}", flush=True)
-    if not chosen.quick and not chosen.jobs:
-        publish("vector", found, page(found))
+    report("vector", found, page(found), quick=chosen.quick or bool(chosen.jobs))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Run it from anywhere::
 
     python benchmarks/vector_ids.py              # all
     python benchmarks/vector_ids.py FrozenLake   # ids with this in their name
-    python benchmarks/vector_ids.py --part 2/8   # every eighth id, from the second on
 
 Both step 8 environments, with the same seeds and the same random actions, so they play the same
 episodes. They are stepped in turn, slice by slice. A figure is the median over the slices of the
@@ -88,12 +87,10 @@ def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("names", nargs="*", help="measure ids with one of these in their name")
-    options.add_argument("--part", default="1/1", help="i/n: every n-th id only, from the i-th on")
     chosen = options.parse_args()
     warnings.filterwarnings("ignore")
-    first, step = map(int, chosen.part.split("/"))
     found: dict[str, tuple[float, float]] = {}
-    for name in ids()[first - 1 :: step]:
+    for name in ids():
         if chosen.names and not any(part in name for part in chosen.names):
             continue
         try:

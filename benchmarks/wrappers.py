@@ -25,7 +25,7 @@ from harness import (
     measured_on,
     medians,
     parser,
-    publish,
+    report,
     seconds_of,
     table,
 )
@@ -123,9 +123,7 @@ def main() -> None:
         "slices in random order; without audits."
     )
     shown = "\n".join([head, "", *table(["wrappers", *_IDS], lines)])
-    print(shown)
-    if not chosen.quick:
-        publish("wrappers", {"machine": here, "microseconds": found}, shown)
+    report("wrappers", {"machine": here, "microseconds": found}, shown, quick=chosen.quick)
 
 
 def _cell(pair: list[float] | None) -> str:

@@ -2,20 +2,26 @@
 
     python examples/connect_four.py --seconds 3600            # writes learn/connect_four.pt
     python examples/connect_four.py --seconds 3600 --resume   # continues from there
+    python examples/connect_four.py --seconds 3600 --perfect  # needs: pip install bitbully
 
 Many games are played at once: `PUCT.plan_batch` searches all their positions together, with one
 call of the network for each round. The network learns the policies of the searches and the results
-of the games, and their mirror images. From time to time it plays against `UCT`. (D. Silver et al.,
-"A general reinforcement learning algorithm that masters chess, shogi and Go through self-play",
-Science 2018.)
+of the games, and their mirror images. From time to time it is evaluated: it plays against `UCT`,
+and with `--perfect` against a perfect player, which also says how many of its moves are mistakes.
+The results and a game are written to learn/connect_four.json. (D. Silver et al., "A general
+reinforcement learning algorithm that masters chess, shogi and Go through self-play", Science 2018.)
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
+import os
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +38,9 @@ ROWS, COLUMNS, HEIGHT = 6, 7, 7  # a column has a bit more than places, which is
 BOTTOM = np.array([1 << HEIGHT * column for column in range(COLUMNS)], np.int64)
 PLACES = BOTTOM * ((1 << ROWS) - 1)
 TOP = BOTTOM << (ROWS - 1)
+FULL = -100  # the score of a column that is full
+# Takes positions and a seed, and returns an action for each position.
+Player = Callable[[BatchTransition, Any], Any]
 
 
 class ConnectFour(gymnasium.Env[Any, Any]):
@@ -181,66 +190,192 @@ def train(network: Network, optimizer: Any, moves: deque[Any], batches: int, rng
         optimizer.step()
 
 
-def match(ours: Any, other: Any, budgets: tuple[int, int], count: int, seed: int) -> float:
-    """Return the share of games that `ours` wins; a draw is half of one. Colours alternate."""
-    games, score, on = Games(ours.env, count), 0.0, np.ones(count, bool)
-    first = np.arange(count) % 2 == 0
+def stones(boards: Any) -> Any:
+    """Return boards ``(N, 2)`` as cells ``(N, 6, 7)``: 0 is free, 1 and 2 are the players'.
+
+    The first row is the top, and player 1 moves first.
+    """
+    bits = BOTTOM << np.arange(ROWS)[::-1, None]
+    own, taken = ((part[:, None, None] & bits) != 0 for part in boards.T)
+    own_number = 1 + np.bitwise_count(boards[:, 1, None, None]) % 2
+    return np.where(taken, np.where(own, own_number, 3 - own_number), 0)
+
+
+class PerfectPlayer:
+    """A `Player` that knows who wins after each move, from the solver BitBully and its book."""
+
+    def __init__(self) -> None:
+        import bitbully
+
+        self._board, self._solver = bitbully.Board, bitbully.BitBully()
+
+    def scores(self, boards: Any) -> Any:
+        """Return scores ``(N, 7)`` of the columns, for the player to move.
+
+        A score is positive if the column wins: 1 with the last stone of the player, 2 with the last
+        but one. It is 0 for a draw, negative for a loss, and `FULL` for a full column.
+        """
+        found = np.full((len(boards), COLUMNS), FULL)
+        for row, cells in zip(found, stones(boards).tolist(), strict=True):
+            scores = self._solver.score_all_moves(self._board(cells))
+            row[list(scores)] = list(scores.values())
+        return found
+
+    def __call__(self, positions: BatchTransition, seed: Any) -> Any:
+        """Win soon, or else draw, or else lose late; draw lots between equal columns."""
+        scores = self.scores(positions.obs)
+        lots = np.random.default_rng(seed).random(scores.shape)  # below 1; scores are whole numbers
+        return (scores + lots).argmax(axis=1)
+
+
+def exam(env: Any, perfect: PerfectPlayer, count: int = 200) -> tuple[BatchTransition, Any]:
+    """Return positions in which a move can be a mistake, and which columns are none, ``(N, 7)``.
+
+    A mistake turns a win into a draw or a loss, or a draw into a loss. The positions, at most
+    `count`, are reached by up to 35 random moves, and are always the same.
+    """
+    rng, games = np.random.default_rng(0), Games(env, 3 * count)
+    turns = rng.integers(36, size=3 * count)
+    states, boards = games.states.copy(), games.boards.copy()
+    for turn in range(36):
+        now = turns == turn
+        states[now], boards[now] = games.states[now], games.boards[now]
+        legal, _ = ConnectFour.turns_of_states(games.boards)
+        games.play((legal * rng.random(legal.shape)).argmax(axis=1))
+    _, rows = np.unique(boards, axis=0, return_index=True)
+    games.states, games.boards = states[np.sort(rows)], boards[np.sort(rows)]
+    scores = perfect.scores(games.boards)
+    results = np.where(scores == FULL, -2, np.sign(scores))
+    is_right = results == results.max(axis=1, keepdims=True)
+    rows = np.flatnonzero((~is_right & (results > -2)).any(axis=1))[:count]
+    return games.positions(rows), is_right[rows]
+
+
+def searcher(planner: Any, budget: int) -> Player:
+    """Return a player that searches with `budget` transitions a move."""
+
+    def choose(positions: BatchTransition, seed: Any) -> Any:
+        plans = planner.plan_batch(positions, budget=budget, seed=seed)
+        return np.array([plan.next_action for plan in plans])
+
+    return choose
+
+
+def match(env: Any, ours: Player, other: Player, count: int, seed: int) -> tuple[float, list[int]]:
+    """Return the share of games that `ours` wins, and the moves of the first game.
+
+    A draw is half of a win. Colours alternate; `ours` moves first in the first game.
+    """
+    games, score, on = Games(env, count), 0.0, np.ones(count, bool)
+    first, moves = np.arange(count) % 2 == 0, []
     for turn in range(ROWS * COLUMNS):
         actions = np.zeros(count, int)
-        sides = (ours, budgets[0], first == (turn % 2 == 0)), (other, budgets[1], None)
-        mine = sides[0][2] & on
-        for planner, budget, _ in sides:
-            rows = np.flatnonzero(mine if planner is ours else on & ~mine)
+        mine = first == (turn % 2 == 0)
+        for player, theirs in ((ours, mine), (other, ~mine)):
+            rows = np.flatnonzero(theirs & on)
             if len(rows):
-                plans = planner.plan_batch(games.positions(rows), budget=budget, seed=[seed, turn])
-                actions[rows] = [plan.next_action for plan in plans]
+                actions[rows] = player(games.positions(rows), [seed, turn])
+        if on[0]:
+            moves.append(int(actions[0]))
         rewards, ended = games.play(actions)
         over = on & ended
         score += (0.5 + np.where(mine, 0.5, -0.5) * rewards)[over].sum()
         on &= ~ended
         if not on.any():
             break
-    return float(score / count)
+    return float(score / count), moves
 
 
-def learn(args: argparse.Namespace) -> list[tuple[int, float]]:
-    """Play, train and save until the time is over; return (games, score against UCT) pairs."""
-    torch.manual_seed(args.seed)
-    network, rng = Network(is_short=args.bfloat16), np.random.default_rng(args.seed)
-    optimizer = torch.optim.Adam(network.parameters(), lr=2e-3, weight_decay=1e-4)
-    moves: deque[Any] = deque(maxlen=100_000)
-    curve: list[tuple[int, float]] = []
-    played = 0
+class Training:
+    """What a checkpoint holds: the network, its optimizer, the last moves, and the progress."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.manual_seed(args.seed)
+        self.network, self.rng = Network(is_short=args.bfloat16), np.random.default_rng(args.seed)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=2e-3, weight_decay=1e-4)
+        self.moves: deque[Any] = deque(maxlen=100_000)
+        self.curve: list[dict[str, float]] = []
+        self.played, self.seconds = 0, 0.0
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint; the last one stays until the new one is complete."""
+        columns = [np.array(part) for part in zip(*self.moves, strict=True)]
+        content = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+        content |= {"rng": self.rng.bit_generator.state, "moves": columns}
+        content |= {"curve": self.curve, "played": self.played, "seconds": self.seconds}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(content, path.with_suffix(".part"))
+        os.replace(path.with_suffix(".part"), path)
+
+    def load(self, path: Path) -> None:
+        """Continue from a checkpoint."""
+        saved = torch.load(path, weights_only=False)
+        self.network.load_state_dict(saved["network"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.rng.bit_generator.state = saved["rng"]
+        self.moves.extend(zip(*saved["moves"], strict=True))
+        self.curve, self.played = saved["curve"], saved["played"]
+        self.seconds = saved["seconds"]
+
+
+class Evaluation:
+    """Measures a player: its score against UCT and a perfect player, and its mistakes."""
+
+    def __init__(self, env: Any, args: argparse.Namespace) -> None:
+        uct = planners.UCT(env, rollout=ROWS * COLUMNS)
+        self._env, self._count = env, args.matches
+        self._uct = searcher(uct, args.opponent * (1 + ROWS * COLUMNS // 2))
+        self._perfect = PerfectPlayer() if args.perfect else None
+        if self._perfect is not None:
+            self._positions, self._is_right = exam(env, self._perfect)
+            print(f"UCT: {self._right(self._uct):.0%} of moves right", flush=True)
+
+    def __call__(self, player: Player, seed: int) -> tuple[dict[str, float], list[int]]:
+        """Return the measurements by name, and the moves of a game against UCT."""
+        score, moves = match(self._env, player, self._uct, self._count, seed)
+        found = {"against UCT": score}
+        if self._perfect is not None:
+            score, _ = match(self._env, player, self._perfect, self._count, seed)
+            found |= {"against the perfect player": score, "of moves right": self._right(player)}
+        return found, moves
+
+    def _right(self, player: Player) -> float:
+        actions = player(self._positions, 0)
+        return float(self._is_right[np.arange(len(actions)), actions].mean())
+
+
+def learn(args: argparse.Namespace) -> float:
+    """Play, train and save until the time is over; return the last score against UCT."""
+    training = Training(args)
     if args.resume:
-        saved = torch.load(args.out, weights_only=False)
-        network.load_state_dict(saved["network"])
-        optimizer.load_state_dict(saved["optimizer"])
-        rng.bit_generator.state = saved["rng"]
-        moves.extend(saved["moves"])
-        curve, played = saved["curve"], saved["played"]
+        training.load(args.out)
+    network, rng = training.network, training.rng
     env = plangym_like.make(ConnectFour)
     planner = planners.PUCT(env, network.evaluate, noise=0.25, alpha=1.0)
-    player = planners.PUCT(env, network.evaluate)
-    opponent = planners.UCT(env, rollout=ROWS * COLUMNS)
-    end, due = time.monotonic() + args.seconds, 0.0
+    player = searcher(planners.PUCT(env, network.evaluate), args.simulations)
+    evaluation = Evaluation(env, args)
+    last, due = time.monotonic(), 0.0
+    end = last + args.seconds
     while True:
         found = self_play(planner, args, rng)
-        moves.extend(found)
-        played += args.games
-        train(network, optimizer, moves, 10 + len(found) // 64, rng)
-        is_over = time.monotonic() >= end
-        if is_over or time.monotonic() >= due:
-            budgets = args.simulations, args.opponent * (1 + ROWS * COLUMNS // 2)
-            score = match(player, opponent, budgets, args.matches, len(curve))
-            curve.append((played, score))
-            print(f"{played:,} games: {score:.0%} against UCT", flush=True)
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            content = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-            content |= {"rng": rng.bit_generator.state, "moves": list(moves)}
-            torch.save(content | {"curve": curve, "played": played}, args.out)
-            due = time.monotonic() + args.every
-        if is_over:
-            return curve
+        training.moves.extend(found)
+        training.played += args.games
+        train(network, training.optimizer, training.moves, 10 + len(found) // 64, rng)
+        now = time.monotonic()
+        training.seconds, last = training.seconds + now - last, now
+        if now < min(end, due):
+            continue
+        training.save(args.out)  # if the evaluation is interrupted, nothing is lost
+        results, moves = evaluation(player, len(training.curve))
+        training.curve.append({"games": training.played, "seconds": training.seconds} | results)
+        words = ", ".join(f"{value:.0%} {name}" for name, value in results.items())
+        print(f"{training.played:,} games: {words}", flush=True)
+        training.save(args.out)
+        record = {"curve": training.curve, "game": moves}
+        args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+        if now >= end:
+            return results["against UCT"]
+        due = time.monotonic() + args.every
 
 
 def main() -> int:
@@ -252,6 +387,9 @@ def main() -> int:
     parser.add_argument("--simulations", type=int, default=64, help="for a move of the network")
     parser.add_argument("--opponent", type=int, default=1000, help="simulations of UCT, about")
     parser.add_argument("--matches", type=int, default=20, help="games of an evaluation")
+    parser.add_argument(
+        "--perfect", action="store_true", help="evaluate against a perfect player, too"
+    )
     parser.add_argument("--goal", type=float, default=0.8, help="score against UCT in the end")
     parser.add_argument("--threads", type=int, default=2, help="cores for the network")
     parser.add_argument(
@@ -263,8 +401,12 @@ def main() -> int:
     args = parser.parse_args()
     if args.threads < 1:
         parser.error("--threads must be at least 1")
+    if args.perfect and importlib.util.find_spec("bitbully") is None:
+        parser.error("--perfect needs BitBully, a solver: pip install bitbully")
+    if args.resume and not args.out.exists():
+        parser.error(f"--resume needs a checkpoint, but there is no {args.out}")
     torch.set_num_threads(args.threads)
-    score = learn(args)[-1][1]
+    score = learn(args)
     if score < args.goal:
         print(f"{score:.0%} is less than {args.goal:.0%}", file=sys.stderr)
     return int(score < args.goal)

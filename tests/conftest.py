@@ -15,12 +15,14 @@ from typing import Any
 import gymnasium
 import pytest
 from backends import KINDS, STORE_NBYTES, SUITE, add_node, make_on
+from hosted import HostedObject
 from hypothesis import HealthCheck, settings
 from playground import CounterEnv, Meeting
 from suite import newer_id
 
 from plangym_like.audit import auditor
 from plangym_like.audit.auditor import Auditor
+from plangym_like.processes.external_process import ExternalProcess
 
 # What runs in the background is often started with interrupts ignored, and so are its children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -129,6 +131,22 @@ def serial() -> Iterator[CounterEnv]:
     with CounterEnv("toy") as env:
         env.reset(seed=5)
         yield env
+
+
+@pytest.fixture(scope="module")
+def hosted() -> Iterator[ExternalProcess]:
+    """A worker that hosts a toy."""
+    with ExternalProcess(HostedObject) as process:
+        yield process
+
+
+@pytest.fixture
+def gymnasium_registry() -> Iterator[None]:
+    """Forget the ids that a test registers."""
+    kept = dict(gymnasium.registry)
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(kept)
 
 
 @pytest.fixture

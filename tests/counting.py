@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import signal
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -42,6 +43,27 @@ class Count(gymnasium.Env[Any, Any]):
         terminated, truncated = self.index == self.end, self.index == self.limit
         self.over = terminated or truncated
         return self._observe(), reward, terminated, truncated, info
+
+
+class Interrupted(Count):
+    """Gets a Ctrl-C in its step, or in its reset, when that is asked for."""
+
+    armed: ClassVar[list[tuple[str, int]]] = []
+
+    def _perhaps(self, where: str) -> None:
+        if (where, self.index) in self.armed:
+            self.armed.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    def step(self, action: Any) -> Any:
+        self._perhaps("step")
+        result = super().step(action)
+        self._perhaps("stepped")
+        return result
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self._perhaps("reset")
+        return super().reset(seed=seed, options=options)
 
 
 class Follower(BaseActorModule):

@@ -58,6 +58,44 @@ class Teller(gymnasium.Env):
         return self.told, float(action), self.told.endswith("cc"), False, {}
 
 
+class Pair(Nested):
+    """Observes a tuple of arrays."""
+
+    observation_space = spaces.Tuple(
+        (Nested.observation_space["place"], spaces.Dict(cargo=Nested.observation_space["cargo"]))
+    )
+
+    def _observe(self) -> Any:
+        seen = super()._observe()
+        return seen["place"], {"cargo": seen["cargo"]}
+
+
+class Parcel(Nested):
+    """Observes text and sequences, and takes tuples."""
+
+    observation_space = spaces.Dict(
+        label=spaces.Text(9), contents=spaces.Sequence(Nested.observation_space["place"])
+    )
+    action_space = spaces.Tuple((spaces.Discrete(6), spaces.Discrete(3)))
+
+    def step(self, action: Any) -> Any:
+        move = np.full(2, action[0] / 6, np.float32)
+        return super().step({"move": move, "pick": action[1]})
+
+    def _observe(self) -> Any:
+        label = "abcdefghi"[: self.cargo % 9 + 1]
+        return {"label": label, "contents": (self.place.copy(),) * (self.cargo % 4)}
+
+
+class Letter(Teller):
+    """Takes sequences of numbers."""
+
+    action_space = spaces.Sequence(spaces.Discrete(6))
+
+    def step(self, action: Any) -> Any:
+        return super().step(sum(map(int, action)) % 3)
+
+
 class Labelled(gymnasium.Env):
     """Observes arrays and text in one tree, as MiniGrid does; what it shows may be replaced."""
 
@@ -126,6 +164,41 @@ class Levers(gymnasium.Env):
     def step(self, action: Any) -> Any:
         self.levers = action.copy()
         return self.levers.copy(), float(action.sum()), False, False, {}
+
+
+class Sled(gymnasium.Env):
+    """A sled on ice; its state is two numbers."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,))
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = np.array([self.np_random.normal(), 0.0])
+        return self.x.astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.x = self.x + 0.1 * np.array([self.x[1], action - 1.0])
+        far = abs(self.x[0])
+        return self.x.astype(np.float32), -far, bool(far > 2), False, {}
+
+    def save_state(self) -> Any:
+        return self.x
+
+    def load_state(self, saved: Any) -> None:
+        self.x = saved
+
+
+class Sleds(Sled):
+    """The same, many at a time."""
+
+    chunks = 0
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        Sleds.chunks += 1
+        states = states + 0.1 * np.stack([states[:, 1], actions - 1.0], 1)
+        far = abs(states[:, 0])
+        return states, states.astype(np.float32), -far, far > 2, np.zeros(len(far), bool)
 
 
 class Scaled(gymnasium.Wrapper):

@@ -102,6 +102,16 @@ def test_imports_have_no_cycle() -> None:
     graphlib.TopologicalSorter(graph).prepare()
 
 
+def test_each_api_of_batchers_works_without_the_others() -> None:
+    parts = {path.parent.name for path in (PACKAGE / "batchers").glob("*/__init__.py")}
+    for part in parts:
+        others = {f"plangym_like.batchers.{api}" for api in parts - {part, "workers"}}
+        folders = (PACKAGE / "batchers" / part, ROOT / "tests" / "batchers" / part)
+        files = [path for folder in folders for path in folder.rglob("*.py")]
+        found = {name for path in files for name in _imports_of(path)}
+        assert not [name for name in found if name.startswith(tuple(others))], part
+
+
 def test_at_most_ten_layers_stand_on_each_other() -> None:
     below: dict[str, set[str]] = {}
     for path in MODULES:

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from backends import BACKENDS, in_workers_too, sending
+from backends import in_workers_too, make_on, sending
 from hostile_envs import (
     ClockInInfo,
     LateClassCounter,
@@ -56,13 +56,9 @@ def until_noticed(call: Any, rows: int) -> None:
         call()
 
 
-def make(backend: str, kind: Any, **kwargs: Any) -> Any:
-    return sending(plangym_like.make(kind, **{**BACKENDS[backend], **kwargs}))
-
-
 @in_workers_too
 def test_a_difference_is_an_error_that_names_row_field_values_and_cause(backend: str) -> None:
-    with make(backend, LateNumpyGlobal) as env:
+    with make_on(backend, LateNumpyGlobal) as env:
         actions, states = walk(env, 69)
         with pytest.raises(ImpureEnvironmentError) as told:
             until_noticed(lambda: env.step_batch(actions, states), 69)
@@ -85,7 +81,7 @@ CALLS: dict[str, Callable[[Any, Any, np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_is_audited(call: str) -> None:
-    with make("serial", LateNumpyGlobal) as env:
+    with make_on("serial", LateNumpyGlobal) as env:
         actions, states = walk(env, 69)
         with pytest.raises(ImpureEnvironmentError):
             until_noticed(lambda: CALLS[call](env, actions, states), 69)
@@ -152,7 +148,7 @@ class StaleInfo(StaleSum):
 def test_what_a_state_row_does_not_hold_is_noticed_by_going_on_without_it(
     kind: Any, where: str
 ) -> None:
-    with make(where, kind) as env:
+    with make_on(where, kind) as env:
         actions, states = walk(env, 40)
         with pytest.raises(ImpureEnvironmentError, match="with and without saving") as told:
             until_noticed(lambda: env.step_batch(actions, states), 40)
@@ -199,7 +195,7 @@ def test_elapsed_seconds_of_statistics_are_no_difference() -> None:
 
 @in_workers_too
 def test_a_warning_makes_the_environment_approximate(backend: str) -> None:
-    with make(backend, LateClassCounter, audit="warn") as env:
+    with make_on(backend, LateClassCounter, audit="warn") as env:
         actions, states = walk(env, 69)
         assert env.exactness == "exact"
         with pytest.warns(RuntimeWarning, match=r"rewards.* differed") as told:
@@ -227,7 +223,7 @@ def test_an_audit_changes_nothing_else() -> None:
 
 
 def test_rows_that_fail_are_left_out() -> None:
-    with make("serial", Fails, audit_every=1) as env:
+    with make_on("serial", Fails, audit_every=1) as env:
         state, _, _ = env.reset(seed=0)
         result = env.step_batch([0, 1, 2, 0], state, on_error="mask")
         assert result.infos.failed.tolist() == [False, False, True, False]

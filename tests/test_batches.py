@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from plangym_like.batch.arrays import Rows, dt_of
 from plangym_like.batch.layout import Layout, Shape, check_dt
 from plangym_like.batch.spaces import flatten
-from plangym_like.errors import (
-    InputError,
-)
+from plangym_like.errors import InputError
 from plangym_like.states.rows import HEADER_NBYTES, StateFormat
 
 FORMAT = StateFormat("TEST", {"id": "batches"}, 24)
@@ -128,9 +126,6 @@ def test_other_step_counts_are_refused(dt):
 def test_other_seeds_are_refused(seeds):
     with pytest.raises(InputError, match="seeds must be whole numbers"):
         LAYOUT.check(0, rows(2), 1, seeds)
-
-
-# Memory
 
 
 # Where arrays are in memory, for the caller and for workers

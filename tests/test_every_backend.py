@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_envs import Fuse, Labelled, Levers, Nested, Scaled, Teller
+from small_envs import Fuse, Labelled, Letter, Levers, Nested, Pair, Parcel, Scaled, Teller
 
 import plangym_like
 from plangym_like.errors import InputError, StateError
@@ -41,6 +41,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 if importlib.util.find_spec("mujoco"):
     KINDS["robot"] = ("Hopper-v5", {"remove_time_limit": False})
+KINDS |= {"tuple": (Pair, {}), "parcel": (Parcel, {}), "letter": (Letter, {})}
 # Of each way in which results come back from another machine, one.
 ON_RAY = ("nested", "tree", "raising", "game")
 MOST_ROWS = 9

@@ -1,4 +1,4 @@
-"""A library that is installed, but cannot be imported, says so itself: installing it is no help."""
+"""Libraries that are missing are named with their extra, and those that are broken are not."""
 
 import subprocess
 import sys
@@ -19,12 +19,55 @@ USES = {
     "mujoco": "pl.make('Hopper-v5')",
     "pettingzoo": "pl.make('pettingzoo/go_v5')",
     "pyspiel": "pl.make('openspiel/hex')",
-    "ray": "pl.make('CartPole-v1', ray=True)",
+    "ray": "pl.RayEnv; pl.make('CartPole-v1', ray=True)",
     "stable_baselines3": "pl.make_vec('CartPole-v1', 2).as_sb3()",
     "stable_retro": "pl.make('Airstriker-Genesis-v0')",
     "torch": "import plangym_like.batchers",
     "zstandard": "pl.StateArchive(pl.make('CartPole-v1'))",
 }
+# Other ways to need a library, or a library that says itself what is broken.
+OTHERS = [
+    ("jax", "pl.make('phys2d/CartPole-v1')"),
+    ("ray", "from plangym_like.batchers import Workers; Workers(ray=True)"),
+    ("torchrl", "pl.make_vec('CartPole-v1', 2).as_torchrl()"),
+]
+# Extras that are not called as the library.
+EXTRAS = {"Box2D": "box2d", "ale_py": "atari", "dm_control": "dm-control", "matplotlib": "viz"}
+EXTRAS |= {"pyspiel": "openspiel", "stable_baselines3": "sb3", "stable_retro": "retro"}
+EXTRAS |= {"zstandard": "archive"}
+if sys.version_info >= (3, 14):
+    del USES["zstandard"]  # the standard library has it
+MISSING = """
+import sys
+import plangym_like as pl
+for library, use in {uses}:
+    sys.modules[library] = None
+    try:
+        exec(use)
+    except ImportError as error:
+        print(type(error).__name__, error)
+    del sys.modules[library]
+"""
+
+
+def run(code: str) -> str:
+    """Return what a script prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=script_environ()
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+def test_a_missing_library_is_named_with_its_extra() -> None:
+    # Before others import torch, which cannot be imported twice.
+    uses = sorted([*USES.items(), *OTHERS], key=lambda use: use[0] != "torch")
+    told = run(MISSING.format(uses=uses)).splitlines()
+    for (library, _), line in zip(uses, told, strict=True):
+        assert line.startswith("MissingExtraError")
+        assert f"pip install 'plangym_like[{EXTRAS.get(library, library)}]'" in line
+
+
 BROKEN = 'raise ImportError("it was built for another library")'
 SCRIPT = """
 import plangym_like as pl
@@ -37,11 +80,6 @@ except ImportError as error:
 
 @pytest.mark.parametrize("library", first_of(USES, 2))
 def test_a_broken_library_is_not_called_missing(library: str, tmp_path: Path) -> None:
-    if library == "zstandard" and sys.version_info >= (3, 14):
-        pytest.skip("the standard library has it")
     (tmp_path / f"{library}.py").write_text(BROKEN)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}){SCRIPT.format(use=USES[library])}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=script_environ()
-    )
-    assert done.stdout == "ImportError it was built for another library\n", done.stderr
+    assert run(code) == "ImportError it was built for another library\n"

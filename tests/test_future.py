@@ -10,7 +10,6 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from hosted import HostedObject
 
 import plangym_like
 from plangym_like.processes.external_process import ExternalProcess
@@ -41,12 +40,6 @@ class Task:
     def cancel(self, error: BaseException) -> bool:
         self.finish(error=error)
         return True
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[ExternalProcess]:
-    with ExternalProcess(HostedObject) as process:
-        yield process
 
 
 def test_a_result() -> None:
@@ -89,10 +82,10 @@ def test_a_check_comes_before_the_first_result() -> None:
         future.result()
 
 
-def _several(source: Any, process: ExternalProcess) -> list[Future[Any]]:
+def _several(source: Any, hosted: ExternalProcess) -> list[Future[Any]]:
     """Return three futures: of requests, or of batches."""
     if source == "requests":
-        return [process.call("echo", number) for number in range(3)]
+        return [hosted.call("echo", number) for number in range(3)]
     state = source.reset(seed=0).state
     return [source.step_batch([0, 1] * 40, state, blocking=False) for _ in range(3)]
 
@@ -107,22 +100,22 @@ def source(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield env
 
 
-def test_they_can_be_waited_for(source: Any, process: ExternalProcess) -> None:
-    futures = _several(source, process)
+def test_they_can_be_waited_for(source: Any, hosted: ExternalProcess) -> None:
+    futures = _several(source, hosted)
     done, left = concurrent.futures.wait(futures)
     assert done == set(futures) and not left
     assert all(future.done() for future in futures)
 
 
-def test_they_come_as_they_are_completed(source: Any, process: ExternalProcess) -> None:
-    futures = _several(source, process)
+def test_they_come_as_they_are_completed(source: Any, hosted: ExternalProcess) -> None:
+    futures = _several(source, hosted)
     found = [future.result() for future in concurrent.futures.as_completed(futures)]
     assert len(found) == 3
 
 
-def test_they_can_be_awaited(source: Any, process: ExternalProcess) -> None:
+def test_they_can_be_awaited(source: Any, hosted: ExternalProcess) -> None:
     async def all_of_them() -> list[Any]:
-        futures = _several(source, process)
+        futures = _several(source, hosted)
         return await asyncio.gather(*map(asyncio.wrap_future, futures))
 
     results = asyncio.run(all_of_them())
@@ -132,17 +125,17 @@ def test_they_can_be_awaited(source: Any, process: ExternalProcess) -> None:
         assert [result.rewards.sum() for result in results] == [80.0] * 3
 
 
-def test_callbacks_are_called_once_it_is_over(process: ExternalProcess) -> None:
+def test_callbacks_are_called_once_it_is_over(hosted: ExternalProcess) -> None:
     called: queue.Queue[Any] = queue.Queue()
-    future = process.call("echo", 5)
+    future = hosted.call("echo", 5)
     future.add_done_callback(called.put)
     assert called.get(timeout=600) is future
     assert future.result() == 5
 
 
-def test_a_request_that_was_sent_cannot_be_cancelled(process: ExternalProcess) -> None:
-    future = process.call("sleep", 0.1)
+def test_a_request_that_was_sent_cannot_be_cancelled(hosted: ExternalProcess) -> None:
+    future = hosted.call("sleep", 0.1)
     assert not future.cancel() and not future.cancelled()
     assert future.result(60) is None
-    error = process.call("fail", ValueError("no")).exception(60)
+    error = hosted.call("fail", ValueError("no")).exception(60)
     assert isinstance(error, ValueError)

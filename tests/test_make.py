@@ -1,15 +1,10 @@
 """What `make` is given: names, numbers and wrappers."""
 
 import numpy as np
-import pytest
 from backends import ATARI
 from comparing import assert_same, reached
 from gymnasium.wrappers import ClipReward, FrameStackObservation
 from small_envs import Scaled
-
-from plangym_like.errors import (
-    StateError,
-)
 
 # Wrappers
 
@@ -33,13 +28,6 @@ def test_wrappers_with_and_without_arguments_live_in_the_state(new_env):
     for index in (5, 1, 7):
         assert_same(env.step(index % 2, states[index]).obs, batch.obs[index])
     assert_same(env.step_batch(np.arange(8)[::-1] % 2, states[::-1]).obs[::-1], batch.obs)
-
-
-def test_states_under_other_wrappers_are_of_another_environment(new_env):
-    one = new_env("CartPole-v1", wrappers=[Scaled])
-    other = new_env("CartPole-v1", wrappers=[(Scaled, {"scale": 3.0})])
-    with pytest.raises(StateError):
-        other.set_state(one.reset(seed=0).state)
 
 
 # Names

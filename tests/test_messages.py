@@ -20,6 +20,7 @@ from gymnasium.error import Error as GymnasiumError
 from gymnasium.error import NameNotFound, UnregisteredEnv, VersionNotFound
 from gymnasium.wrappers import FlattenObservation, TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from small_envs import Scaled
 from suite import TAXI
 
 from plangym_like import (
@@ -251,21 +252,32 @@ def test_rewards_of_several_agents() -> None:
             env.step(0)
 
 
+PONG: dict[str, Any] = {"name": "ALE/Pong-v5", "obs_type": "ram"}
+STICKY, BREAKOUT = {**PONG, "repeat_action_probability": 0.25}, {**PONG, "name": "ALE/Breakout-v5"}
+TWICE, THRICE = ({"wrappers": [(Scaled, {"scale": scale})]} for scale in (2.0, 3.0))
+
+
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("here", "other", "words"),
     [
-        ({"sutton_barto_reward": True}, "kwargs is {'sutton_barto_reward': True} in the row"),
-        ({"name": "Acrobot-v1"}, "id is 'Acrobot-v1' in the row and 'CartPole-v1' here$"),
-        ({"name": TAXI}, "it is of the family TOYT, but the environment is of CLAS$"),
+        ({}, {"sutton_barto_reward": True}, "kwargs is {'sutton_barto_reward': True} in the row"),
+        ({"sutton_barto_reward": True}, {}, "kwargs is {} in the row and {'sutton_barto_reward'"),
+        ({}, {"remove_time_limit": False}, "wrappers is .*_steps': 500.* in the row and .. here$"),
+        (TWICE, THRICE, "'scale': 3.0.* in the row and .*'scale': 2.0.* here$"),
+        ({}, {"name": "Acrobot-v1"}, "id is 'Acrobot-v1' in the row and 'CartPole-v1' here$"),
+        ({}, {"name": TAXI}, "it is of the family TOYT, but the environment is of CLAS$"),
+        (PONG, STICKY, "settings is {.* in the row and {.* here$"),
+        (PONG, BREAKOUT, "game is 'breakout' in the row and 'pong' here$"),
     ],
 )
-def test_a_state_of_another_environment(env: Any, other: Any, words: str) -> None:
-    with make(**{"name": CART, **other}) as there:
+def test_a_state_of_another_environment(here: Any, other: Any, words: str) -> None:
+    with make(**{"name": CART, **here}) as env, make(**{"name": CART, **other}) as there:
+        env.reset(seed=0)
         state = there.reset(seed=0).state
-    for use in (env.set_state, lambda row: env.step_batch([0], row)):
-        with pytest.raises(StateMismatchError, match=words) as caught:
-            use(state)
-        assert len(str(caught.value)) < 400
+        for use in (env.set_state, lambda row: env.step_batch([0], row)):
+            with pytest.raises(StateMismatchError, match=words) as caught:
+                use(state)
+            assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])

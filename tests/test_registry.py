@@ -111,14 +111,6 @@ def test_a_family_of_ones_own_chooses_how_states_are_saved() -> None:
     assert plangym_like.make("heavy/CartPole", snapshot="native").snapshot == "native"
 
 
-@pytest.fixture
-def gymnasium_registry() -> Iterator[None]:
-    kept = dict(gymnasium.registry)
-    yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(kept)
-
-
 class Rich(PendulumEnv):
     def step(self, action: Any) -> Any:
         obs, _, *rest = super().step(action)
@@ -128,10 +120,11 @@ class Rich(PendulumEnv):
 @pytest.mark.filterwarnings("ignore:.*Overriding environment")
 def test_workers_know_ids_as_they_are_registered_here(gymnasium_registry: None) -> None:
     gymnasium.register("Rich-v0", Rich)
+    gymnasium.register("Named-v0", f"{__name__}:Rich")
     gymnasium.register("Pendulum-v1", Rich)
     plangym_like.register("mine/", lambda name, **kw: plangym_like.AnyEnv(name[5:], **kw))
-    for name in ("mine/Rich-v0", "Pendulum-v1"):
-        with plangym_like.make(name, snapshot="auto", isolate=True) as env:
+    for source in ("mine/Rich-v0", "Named-v0", "Pendulum-v1", lambda: gymnasium.make("Rich-v0")):
+        with plangym_like.make(source, snapshot="auto", isolate=True) as env:
             batch = env.step_batch(np.zeros((4, 1), np.float32), env.reset(seed=0).state)
             assert batch.rewards.tolist() == [7.0] * 4
 

@@ -244,7 +244,10 @@ def test_results_outlive_the_env(backend):
 def test_nothing_works_after_close_and_all_say_so(backend):
     env = make_on(backend, "CartPole-v1")
     state = env.reset(seed=0).state
+    env.step_batch([0, 1], state)
+    future, batches = env.step_batch([0, 1], state, blocking=False), env.stats.batches
     env.close()
+    assert env.stats.batches == batches > 0
     uses = {
         "reset": lambda: env.reset(seed=0),
         "step": lambda: env.step(0),
@@ -265,6 +268,9 @@ def test_nothing_works_after_close_and_all_say_so(backend):
     for use in uses.values():
         with pytest.raises(ClosedError, match="CartPole-v1.* closed"):
             use()
+    if backend == "isolated":  # in this process, the rows were stepped at once
+        with pytest.raises(ClosedError, match="closed"):
+            future()
     with pytest.raises(AttributeError):
         env.no_such_thing  # noqa: B018
     env.close()

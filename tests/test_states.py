@@ -283,27 +283,6 @@ def test_devices_are_written_to_and_stay(tmp_path):
 # Real environments
 
 
-def test_states_of_another_configuration_are_of_another_environment():
-    made = [
-        plangym_like.make("ALE/Pong-v5"),
-        plangym_like.make("ALE/Pong-v5", repeat_action_probability=0.25),
-        plangym_like.make("ALE/Breakout-v5"),
-        plangym_like.make("CartPole-v1"),
-        plangym_like.make("CartPole-v1", remove_time_limit=False),
-    ]
-    states = [env.reset(seed=0).state for env in made]
-    for index, env in enumerate(made):
-        for other, state in enumerate(states):
-            if index == other:
-                env.set_state(state)
-                continue
-            with pytest.raises(StateMismatchError):
-                env.set_state(state)
-            with pytest.raises(StateMismatchError):
-                env.step_batch([0], state)
-        env.close()
-
-
 @pytest.mark.parametrize("name", first_of(["CartPole-v1", "ALE/Pong-v5", "FrozenLake-v1"], 2))
 def test_named_fields_share_no_memory_with_the_rows(name):
     with plangym_like.make(name) as env:

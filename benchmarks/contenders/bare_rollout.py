@@ -11,9 +11,9 @@ from contenders.raw import Loops
 PACKAGES = ("torch", "gymnasium", "ale-py", "numpy")
 
 
-def open_job(job: Job, *, processes: int = 2, alone: bool = False) -> Work:
-    """Start the loops, each over its share of the environments; `alone`: only one of them."""
-    return Loops("spawn", _open_share, job, processes, alone=alone)
+def open_job(job: Job, *, processes: int) -> Work:
+    """Start the loops, each over its share of the environments."""
+    return Loops("spawn", _open_share, job, processes)
 
 
 def _open_share(job: Job, index: int, processes: int) -> Callable[[], int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from contenders.boards import open_board
 from contenders.contract import Job, Work
+from contenders.workspaces_rollout import open_board
 
 PACKAGES = ("bbrl", "torch", "gymnasium", "numpy")
 

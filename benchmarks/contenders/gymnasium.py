@@ -1,4 +1,4 @@
-"""Gymnasium's SyncVectorEnv and AsyncVectorEnv.
+"""Gymnasium's SyncVectorEnv and AsyncVectorEnv, and Stable-Baselines3's SubprocVecEnv.
 
 They step from their current states, and cannot be given states.
 """
@@ -9,21 +9,23 @@ from typing import Any
 
 from contenders.contract import Job, Work
 
-PACKAGES = ("gymnasium", "ale-py", "numpy")
+PACKAGES = ("gymnasium", "stable_baselines3", "ale-py", "numpy")
 # Actions are drawn before the clock runs, and used in turn.
 NUM_DRAWS = 64
 
 
 def open_job(job: Job, *, kind: str, num_envs: int) -> Work:
-    """Open ``num_envs`` environments, ``kind`` being ``"SyncVectorEnv"`` or its sibling."""
+    """Open ``num_envs`` environments in a vector environment of the class ``kind``."""
     import gymnasium as gym
 
-    envs = getattr(gym.vector, kind)([Constructor(job)] * num_envs)
-    return forward_work(job, envs, num_envs)
+    factories = [Constructor(job)] * num_envs
+    if kind == "SubprocVecEnv":
+        from stable_baselines3.common.vec_env import SubprocVecEnv
 
-
-def forward_work(job: Job, envs: Any, num_envs: int) -> Work:
-    """Return the work of stepping ``envs``, whatever made them, with random actions."""
+        # Forked workers step no slower, and need not import torch again.
+        envs: Any = SubprocVecEnv(factories, start_method="fork")
+    else:
+        envs = getattr(gym.vector, kind)(factories)
     envs.reset()
     draws = draw_actions(int(Constructor(job)().action_space.n), num_envs)
     turn = 0

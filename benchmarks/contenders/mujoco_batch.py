@@ -14,8 +14,8 @@ def open_job(job: Job, *, threads: int, horizon: int = 0) -> Work:
     import numpy as np
     from mujoco import batch
 
-    robots.quiet()
-    env, states, actions, sample = robots.gymnasium_walk(job.env_id, job.count)
+    env, states, actions = robots.gymnasium_walk(job.env_id, job.count)
+    sample = env.action_space.sample
     starts, substeps = np.stack(states), env.frame_skip
     simulations = batch.Batch(env.model, job.count, threads)
     state, ctrl = simulations.state, simulations.bind("ctrl")

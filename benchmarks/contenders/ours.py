@@ -6,22 +6,30 @@ import functools
 import logging
 from typing import Any
 
-from contenders import walks
+from contenders import robots, walks
 from contenders.contract import Job, Work, summarise
 
-PACKAGES = ("plangym_like", "gymnasium", "ale-py", "numpy")
+PACKAGES = ("plangym_like", "gymnasium", "ale-py", "mujoco", "dm-control", "numpy")
 
 
-def open_job(job: Job, *, n_workers: int | None, single: bool = False, **where: Any) -> Work:
-    """Open our environment, its frameskip 1 on Atari as everybody's; `single`: without batches."""
+def open_job(
+    job: Job, *, n_workers: int | None, single: bool = False, horizon: int = 0, **where: Any
+) -> Work:
+    """Open our environment, its frameskip 1 on Atari as everybody's.
+
+    `single`: without batches; `horizon`: a batch is as many plans of so many steps.
+    """
     import numpy as np
 
     env = make(job, n_workers=n_workers, **where)
-    states, num_actions = _roots(env, job)
-    actions = walks.batch_actions(num_actions, job.count)
-    slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
+    actions, states = _rows(env, job)
     if single:
         return Work(walks.single_steps(env, actions.tolist(), list(states)), env.close)
+    if horizon:
+        sample = env.action_space.sample
+        plans = np.stack([[sample() for _ in range(horizon)] for _ in range(job.count)])
+        return Work(lambda count: int(env.rollout_batch(plans, states).rewards.size), env.close)
+    slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
 
     def step(count: int) -> int:
         if count not in slices:
@@ -49,8 +57,8 @@ def make(job: Job, *, n_workers: int | None, far: bool = False, **where: Any) ->
 
 
 @functools.cache
-def start_far_node(cores: int, store_nbytes: int, *, cores_here: int = 0) -> None:
-    """Start a Ray cluster of two nodes, the one of this program with `cores_here`.
+def start_far_node(cores: int, store_nbytes: int) -> None:
+    """Start a Ray cluster of two nodes, the one of this program without cores.
 
     Both are processes of this machine, with two object stores. They end with the program.
     """
@@ -59,7 +67,7 @@ def start_far_node(cores: int, store_nbytes: int, *, cores_here: int = 0) -> Non
     import ray
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": cores_here, "object_store_memory": store_nbytes, "include_dashboard": False}
+    head = {"num_cpus": 0, "object_store_memory": store_nbytes, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     atexit.register(cluster.shutdown)
     cluster.add_node(num_cpus=cores, object_store_memory=store_nbytes)
@@ -67,19 +75,22 @@ def start_far_node(cores: int, store_nbytes: int, *, cores_here: int = 0) -> Non
     atexit.register(ray.shutdown)
 
 
-def _roots(env: Any, job: Job) -> tuple[Any, int]:
+def _rows(env: Any, job: Job) -> tuple[Any, Any]:
+    """Return the actions and the states of a batch."""
     import numpy as np
 
+    def reset(seed: int) -> None:
+        env.reset(seed=seed)
+
+    if not hasattr(env.action_space, "n"):
+        states, actions = robots.walk(
+            job.count, env.action_space, reset, lambda a: env.step(a).terminated, env.get_state
+        )
+        return actions, np.stack(states)
     num_actions = int(env.action_space.n)
-    roots = []
     if job.atari:
-        env.reset(seed=walks.SEED)
-        roots = walks.atari_states(num_actions, job.count, env.get_state, env.step)
+        reset(walks.SEED)
+        states = walks.atari_states(num_actions, job.count, env.get_state, env.step)
     else:
-        steps = walks.walk_actions(num_actions, walks.CART_POLE_STEPS).tolist()
-        for seed in range(job.count):
-            env.reset(seed=seed)
-            for action in steps:
-                env.step(action)
-            roots.append(env.get_state())
-    return np.stack(roots), num_actions
+        states = walks.classic_states(num_actions, job.count, reset, env.get_state, env.step)
+    return walks.batch_actions(num_actions, job.count), np.stack(states)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from contenders import walks
+from contenders import robots, walks
 from contenders.contract import Job, Work, summarise
+from contenders.raw import classic_states
 
-PACKAGES = ("plangym", "gymnasium", "ale-py", "numpy")
+PACKAGES = ("plangym", "gymnasium", "ale-py", "mujoco", "dm-control", "numpy")
 
 
 def open_job(job: Job, *, n_workers: int | None, single: bool = False, **where: Any) -> Work:
@@ -17,8 +18,7 @@ def open_job(job: Job, *, n_workers: int | None, single: bool = False, **where: 
     `single`: without batches.
     """
     env = make(job, n_workers=n_workers, **where)
-    states, num_actions = _roots(env, job)
-    actions = walks.batch_actions(num_actions, job.count).tolist()
+    actions, states = _rows(env, job)
     slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
     if single:
         return Work(walks.single_steps(env, actions, states), env.close)
@@ -45,17 +45,25 @@ def make(job: Job, *, n_workers: int | None, **where: Any) -> Any:
     return plangym.make(job.env_id, n_workers=n_workers, frameskip=1, **options, **where)
 
 
-def _roots(env: Any, job: Job) -> tuple[list[Any], int]:
+def _rows(env: Any, job: Job) -> tuple[list[Any], list[Any]]:
+    """Return the actions and the states of a batch."""
     import numpy as np
 
-    if not job.atari:
-        from contenders.raw import classic_states
-
-        states, num_actions = classic_states(job)
-        env.reset()
-        return [np.array(state) for state in states], num_actions
-    # Its reset takes no seed, so that is given to the Gymnasium environment inside.
     env.reset()
-    env.gym_env.reset(seed=walks.SEED)
+    if not hasattr(env.action_space, "n"):
+        states, actions = robots.walk(
+            job.count,
+            env.action_space,
+            lambda seed: env.reset(),
+            lambda action: env.step(action)[2],
+            env.get_state,
+        )
+        return list(actions), states
     num_actions = int(env.action_space.n)
-    return walks.atari_states(num_actions, job.count, env.get_state, env.step), num_actions
+    if job.atari:
+        # Its reset takes no seed, so that is given to the Gymnasium environment inside.
+        env.gym_env.reset(seed=walks.SEED)
+        states = walks.atari_states(num_actions, job.count, env.get_state, env.step)
+    else:
+        states = [np.array(state) for state in classic_states(job)]
+    return walks.batch_actions(num_actions, job.count).tolist(), states

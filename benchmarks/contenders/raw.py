@@ -34,7 +34,7 @@ class Loops(Work):
     """Loops in processes that run freely for the time given, so that none waits for another.
 
     ``open_share(job, index, processes)`` returns what does the share of one of `processes`, and
-    returns how many transitions that was; `alone`: only the first of them is started.
+    returns how many transitions that was.
     """
 
     def __init__(
@@ -43,13 +43,11 @@ class Loops(Work):
         open_share: Callable[[Job, int, int], Callable[[], int]],
         job: Job,
         processes: int,
-        *,
-        alone: bool = False,
     ) -> None:
         super().__init__(step=lambda count: 0, close=self._end)
         context: Any = multiprocessing.get_context(start_method)
         self._processes, self._pipes = [], []
-        for index in range(1 if alone else processes):
+        for index in range(processes):
             near, far = context.Pipe()
             arguments = far, open_share, job, index, processes
             process = context.Process(target=_serve, args=arguments, daemon=True)
@@ -137,15 +135,14 @@ def _open_atari(job: Job) -> Row:
 
 
 def _open_classic(job: Job) -> Row:
-    states, num_actions = classic_states(job)
-
     import gymnasium as gym
 
     from contenders import walks
 
     env: Any = gym.make(job.env_id, disable_env_checker=True).unwrapped
     env.reset(seed=walks.SEED)
-    actions = walks.batch_actions(num_actions, job.count).tolist()
+    states = classic_states(job)
+    actions = walks.batch_actions(int(env.action_space.n), job.count).tolist()
 
     def row(index: int) -> tuple[Any, float]:
         env.state = states[index]
@@ -156,19 +153,17 @@ def _open_classic(job: Job) -> Row:
     return row
 
 
-def classic_states(job: Job) -> tuple[list[tuple[float, ...]], int]:
-    """Return the states of ``count`` seeded episodes after a few steps, and the action count."""
+def classic_states(job: Job) -> list[tuple[float, ...]]:
+    """Return the states of ``count`` seeded episodes after a few steps."""
     import gymnasium as gym
 
     from contenders import walks
 
     env: Any = gym.make(job.env_id, disable_env_checker=True).unwrapped
-    num_actions = int(env.action_space.n)
-    steps = walks.walk_actions(num_actions, walks.CART_POLE_STEPS).tolist()
-    states = []
-    for seed in range(job.count):
-        env.reset(seed=seed)
-        for action in steps:
-            env.step(action)
-        states.append(tuple(float(value) for value in env.state))
-    return states, num_actions
+    return walks.classic_states(
+        int(env.action_space.n),
+        job.count,
+        lambda seed: env.reset(seed=seed),
+        lambda: tuple(float(value) for value in env.state),
+        env.step,
+    )

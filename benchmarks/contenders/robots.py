@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 SEED = 3
 
 
-def walk(job_count: int, reset: Any, step: Any, save: Any, sample: Any) -> list[Any]:
-    """Return `job_count` saved states of a walk that starts again when it ends."""
+def walk(count: int, space: Any, reset: Any, step: Any, save: Any) -> tuple[list[Any], Any]:
+    """Return `count` saved states of a walk that starts again when it ends, and as many actions."""
+    import numpy as np
+
+    space.seed(SEED)
     saved = []
     reset(SEED)
-    for index in range(job_count):
-        if step(sample()):
+    for index in range(count):
+        if step(space.sample()):
             reset(SEED + index)
         saved.append(save())
-    return saved
+    return saved, np.stack([space.sample() for _ in range(count)])
 
 
-def gymnasium_walk(env_id: str, count: int) -> tuple[Any, list[Any], Any, Any]:
-    """Return Gymnasium's environment, integration states, actions, and a function that draws."""
+def gymnasium_walk(env_id: str, count: int) -> tuple[Any, list[Any], Any]:
+    """Return Gymnasium's environment, integration states, and actions."""
     import gymnasium as gym
     import mujoco
     import numpy as np
 
     env: Any = gym.make(env_id, disable_env_checker=True).unwrapped
-    env.action_space.seed(SEED)
     every = int(mujoco.mjtState.mjSTATE_INTEGRATION)
     size = mujoco.mj_stateSize(env.model, every)
 
@@ -35,17 +36,11 @@ def gymnasium_walk(env_id: str, count: int) -> tuple[Any, list[Any], Any, Any]:
         mujoco.mj_getState(env.model, env.data, state, every)
         return state
 
-    states = walk(
+    states, actions = walk(
         count,
+        env.action_space,
         lambda seed: env.reset(seed=seed),
         lambda action: env.step(action)[2],
         save,
-        env.action_space.sample,
     )
-    sample = env.action_space.sample
-    return env, states, np.stack([sample() for _ in range(count)]), sample
-
-
-def quiet() -> None:
-    """Work in a temporary folder, since MuJoCo writes its log into the current one."""
-    os.chdir("/tmp")
+    return env, states, actions

@@ -40,6 +40,24 @@ def atari_states(
     return states
 
 
+def classic_states(
+    num_actions: int,
+    count: int,
+    reset: Callable[[int], object],
+    save: Callable[[], Any],
+    step: Callable[[int], object],
+) -> list[Any]:
+    """Return what ``save()`` returned after a few steps of `count` seeded episodes."""
+    states = []
+    actions = walk_actions(num_actions, CART_POLE_STEPS).tolist()
+    for seed in range(count):
+        reset(seed)
+        for action in actions:
+            step(action)
+        states.append(save())
+    return states
+
+
 def single_steps(env: Any, actions: Sequence[Any], states: Sequence[Any]) -> Callable[[int], int]:
     """Return what takes one step from the next of these states."""
     pairs = cycle(zip(actions, states, strict=True))

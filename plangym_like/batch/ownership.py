@@ -47,18 +47,18 @@ def owned(value: Any, memo: dict[int, Any] | None = None) -> Any:
     if kind is np.ndarray and not value.dtype.hasobject:
         return value.copy()
     memo = {} if memo is None else memo
-    place = id(value)
-    if place in memo:
-        return memo[place]
+    key = id(value)
+    if key in memo:
+        return memo[key]
     if kind is dict:
         items: dict[Any, Any] = {}
-        memo[place] = items
+        memo[key] = items
         for key, item in value.items():
             items[key] = owned(item, memo)
         return items
     if kind is list:
         members: list[Any] = []
-        memo[place] = members
+        memo[key] = members
         members.extend([owned(item, memo) for item in value])
         return members
     if kind is tuple:

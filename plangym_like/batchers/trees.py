@@ -97,12 +97,12 @@ def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
 
 
 def fitting(
-    value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: str, *, is_action: bool = True
+    value: Any, shape: tuple[int, ...], dtype: torch.dtype, name: str, *, is_action: bool = True
 ) -> torch.Tensor:
     """Convert a tensor of the given shape to `dtype`, on the CPU, without gradients.
 
     If `dtype` is floating-point, values are rounded to it; floats that are wider must be actions.
-    Otherwise, no value changes. `place` is the name of `value` in error messages.
+    Otherwise, no value changes. `name` is that of `value` in error messages.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def fitting(
     """
     error = ActionError if is_action else InputError
     if not isinstance(value, torch.Tensor):
-        raise error(f"{place} must be a tensor {tuple(shape)} {dtype}, got {type(value).__name__}")
+        raise error(f"{name} must be a tensor {tuple(shape)} {dtype}, got {type(value).__name__}")
     if value.dtype is dtype and value.shape == shape:
         return value.detach().cpu()
     fits = torch.can_cast(value.dtype, dtype)
@@ -120,7 +120,7 @@ def fitting(
         fits = torch.promote_types(value.dtype, dtype) is dtype
     if value.shape != shape or not fits:
         raise error(
-            f"{place} must be a tensor {tuple(shape)} {dtype}, got {tuple(value.shape)} "
+            f"{name} must be a tensor {tuple(shape)} {dtype}, got {tuple(value.shape)} "
             f"{value.dtype}"
         )
     value = value.detach().cpu()
@@ -128,13 +128,13 @@ def fitting(
     # NumPy compares the two dtypes by value. Casting back could hide a change of sign.
     if not dtype.is_floating_point and not np.array_equal(cast.numpy(), value.numpy()):
         raise error(
-            f"{place} must be {dtype}, got {value.dtype} with values from {value.min()} to "
+            f"{name} must be {dtype}, got {value.dtype} with values from {value.min()} to "
             f"{value.max()}, which {dtype} cannot hold"
         )
     return cast
 
 
-def copy_fitting(rows: Any, value: Any, place: str, *, is_action: bool = True) -> None:
+def copy_fitting(rows: Any, value: Any, name: str, *, is_action: bool = True) -> None:
     """Convert each tensor of the tree `value` as `fitting` does, and copy it into the tree `rows`.
 
     Raises
@@ -146,14 +146,14 @@ def copy_fitting(rows: Any, value: Any, place: str, *, is_action: bool = True) -
         if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
             rows.copy_(value)
         else:
-            rows.copy_(fitting(value, rows.shape, rows.dtype, place, is_action=is_action))
+            rows.copy_(fitting(value, rows.shape, rows.dtype, name, is_action=is_action))
         return
     try:
-        tree_map(partial(copy_fitting, place=place, is_action=is_action), rows, value)
+        tree_map(partial(copy_fitting, name=name, is_action=is_action), rows, value)
     except (IndexError, KeyError, TypeError, ValueError) as mismatch:
         if isinstance(mismatch, InputError):
             raise
-        text = f"{place} must have the structure of {rows!r:.200}, got {value!r:.200}"
+        text = f"{name} must have the structure of {rows!r:.200}, got {value!r:.200}"
         raise (ActionError if is_action else InputError)(text) from mismatch
 
 

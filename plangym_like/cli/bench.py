@@ -114,12 +114,6 @@ def run(chosen: argparse.Namespace) -> int:
     print("".join(f"{column:>24s}" for column in (*saving.COLUMNS, "saved by")))
     cells = ["-" if value is None else f"{value:,.1f}" for value in microseconds.values()]
     print("".join(f"{cell:>24s}" for cell in (*cells, way)))
-    own, _, single, _ = microseconds.values()
-    if way != "native" and own is not None and single is not None and single > 2 * own:
-        print(
-            "Saving takes longer than stepping. If you can change the class, list the attributes "
-            "that are its state: state_attributes = ['name', ...]"
-        )
     return OK
 
 

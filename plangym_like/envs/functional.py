@@ -13,6 +13,8 @@ typed"; other arrays are not. So each leaf is restored as the kind of number or 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -53,12 +55,16 @@ class Functions:
         new episode.
     action_space, observation_space : gymnasium.Space
         The spaces of single actions and observations.
+    is_game : bool
+        Whether states have the leaves ``legal_action_mask`` and ``current_player``, of two players
+        of whom one wins what the other loses.
     """
 
     begin: Callable[[Any], tuple[Any, Any]]
     advance: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
     action_space: gymnasium.Space[Any]
     observation_space: gymnasium.Space[Any]
+    is_game: bool = False
 
 
 def functions_of(env: Any) -> Functions:
@@ -67,6 +73,7 @@ def functions_of(env: Any) -> Functions:
     `env` may be a `Functions`, Gymnasium's `FuncEnv`, or an object like pgx's environments. In the
     last case, it has ``num_actions``, ``init(key)`` and ``step(state, action, key)``, and its
     states have ``current_player``, ``observation``, ``rewards``, ``terminated`` and ``truncated``.
+    If its ``num_players`` is 2, they also have ``legal_action_mask``.
 
     Raises
     ------
@@ -130,7 +137,8 @@ def _of_pgx(env: Any) -> Functions:
         space = gymnasium.spaces.Box(limits.min, limits.max, obs.shape, obs.dtype)
     else:
         space = gymnasium.spaces.Box(-np.inf, np.inf, obs.shape, obs.dtype)
-    return Functions(begin, advance, gymnasium.spaces.Discrete(env.num_actions), space)
+    actions = gymnasium.spaces.Discrete(env.num_actions)
+    return Functions(begin, advance, actions, space, getattr(env, "num_players", 1) == 2)
 
 
 class Program:
@@ -192,6 +200,9 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         self.observation_space = functions.observation_space
         self._program = program_of(functions)
         self.names, self.forms = self._program.names, self._program.forms
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in self.forms]
+        ends = itertools.accumulate(sizes)
+        self._places = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         self._row = self._begin(0)[0]
 
     # The state
@@ -212,13 +223,12 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
 
     def leaves(self, rows: NDArray[np.uint8]) -> list[NDArray[Any]]:
         """Return the leaves of the states in `rows` ``(N, nbytes)``, each ``(N, ...)``."""
-        found, start = [], 0
-        for shape, dtype in self.forms:
-            stop = start + int(np.prod(shape)) * dtype.itemsize
-            raw = np.ascontiguousarray(rows[:, start:stop])
-            found.append(raw.view(dtype).reshape(len(rows), *shape))
-            start = stop
-        return found
+        return [self._leaf(rows, number) for number in range(len(self.forms))]
+
+    def _leaf(self, rows: NDArray[np.uint8], number: int) -> NDArray[Any]:
+        shape, dtype = self.forms[number]
+        raw = np.ascontiguousarray(rows[:, self._places[number]])
+        return raw.view(dtype).reshape(len(rows), *shape)
 
     def _pack(self, leaves: list[Any], count: int) -> NDArray[np.uint8]:
         parts = [
@@ -236,7 +246,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         chosen = self.np_random.integers(2**32) if seed is None else seed % 2**32
         self._row, obs = self._begin(int(chosen))
-        return self._observed(obs), {}
+        return self._observed(obs), self._info()
 
     def _begin(self, seed: int) -> tuple[NDArray[np.uint8], Any]:
         parts, obs = self._program.begin(np.uint32(seed))
@@ -248,7 +258,11 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
             self._row[None], np.asarray(action)[None]
         )
         self._row = rows[0]
-        return obs[0], float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}
+        ended = bool(terminateds[0]), bool(truncateds[0])
+        return obs[0], float(rewards[0]), *ended, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {}
 
     def step_states(self, states: NDArray[np.uint8], actions: Any) -> tuple[NDArray[Any], ...]:
         """Step each of `states` ``(N, nbytes)`` with its action.
@@ -272,6 +286,23 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
 
     def _observed(self, obs: Any) -> NDArray[Any]:
         return np.asarray(obs).astype(self.observation_space.dtype)
+
+
+class FunctionalGame(FunctionalGym):
+    """A game of two players, whose infos say which actions are legal, and who moves."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self._legal = self.names.index("legal_action_mask")
+        self._player = self.names.index("current_player")
+
+    def turns_of_states(self, states: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the masks ``(N, A)`` and the players to move ``(N,)`` of `states`."""
+        return self._leaf(states, self._legal), self._leaf(states, self._player)
+
+    def _info(self) -> dict[str, Any]:
+        legal, to_play = self.turns_of_states(self._row[None])
+        return {"action_mask": legal[0].astype(np.int8), "to_play": int(to_play[0])}
 
 
 def _name(path: tuple[Any, ...]) -> str:
@@ -328,9 +359,11 @@ class FunctionalSimulator(SaveLoadSimulator):
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment as a Gymnasium environment."""
         if callable(self.name):
-            return FunctionalGym(functions_of(self.name(**self.env_kwargs)))
-        with needs_extra(f"{self.name} needs pgx", "jax"):
-            return FunctionalGym(_game(str(self.name), **self.env_kwargs))
+            functions = functions_of(self.name(**self.env_kwargs))
+        else:
+            with needs_extra(f"{self.name} needs pgx", "jax"):
+                functions = _game(str(self.name), **self.env_kwargs)
+        return (FunctionalGame if functions.is_game else FunctionalGym)(functions)
 
 
 @functools.lru_cache(maxsize=16)

@@ -36,11 +36,11 @@ def stored(thing: Stored) -> Stored:
 
     When an object is loaded, its attributes are set, and its ``__init__`` is not called.
     """
-    _STORED[_place(thing)] = thing
+    _STORED[_full_name(thing)] = thing
     return thing
 
 
-def _place(thing: Any) -> tuple[str, str]:
+def _full_name(thing: Any) -> tuple[str, str]:
     return getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
 
 
@@ -102,8 +102,8 @@ class _Pickler(pickle.Pickler):
             if not isinstance(seeds, np.random.SeedSequence):
                 raise InputError("a search can be saved only if its generator has a SeedSequence")
             return _generator, (type(bits).__name__, bits.state, seeds.state)
-        is_marked = _STORED.get(_place(value)) is value
-        if is_marked or _STORED.get(_place(type(value))) is type(value):
+        is_marked = _STORED.get(_full_name(value)) is value
+        if is_marked or _STORED.get(_full_name(type(value))) is type(value):
             return NotImplemented
         raise InputError(f"a file of a search cannot hold {value!r}")
 

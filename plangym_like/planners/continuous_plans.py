@@ -2,11 +2,14 @@
 
 - `Spline`: turns a few knots into all actions
 - `Objective`: the value of a plan; by default, the sum of its rewards
+- `at_risk`: one value of several
 - `power_spectrum`, `filtered`: coloured noise
+- `fitted`: the normal distribution of the best plans
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -234,3 +237,28 @@ def shifted(plans: Floats) -> Floats:
     array([[2., 3., 3.]])
     """
     return np.concatenate([plans[:, 1:], plans[:, -1:]], axis=1)
+
+
+def at_risk(values: Floats, risk: float) -> Floats:
+    """Return the average ``(N,)`` of the lowest of the values ``(N, K)``, a fraction `risk`.
+
+    Examples
+    --------
+    >>> values = np.array([[4.0, 1.0, 2.0, 3.0]])
+    >>> [at_risk(values, risk).item() for risk in (0.0, 0.5, 1.0)]
+    [1.0, 1.5, 2.5]
+    """
+    count = max(1, math.ceil(risk * values.shape[1]))
+    average: Floats = np.sort(values, axis=1)[:, :count].mean(axis=1)
+    return average
+
+
+def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
+    """Return a new mean and standard deviation, fitted to the best plans ``(K, D, ...)``.
+
+    Each is averaged with the old value, which has the weight `alpha`.
+    """
+    return (
+        alpha * mean + (1 - alpha) * best.mean(axis=0),
+        alpha * std + (1 - alpha) * best.std(axis=0),
+    )

@@ -19,7 +19,9 @@ from plangym_like.planners.continuous_plans import (
     Reward,
     Spline,
     TerminalValue,
+    at_risk,
     filtered,
+    fitted,
     power_spectrum,
     shifted,
 )
@@ -343,8 +345,7 @@ class CEM(GaussianPlanner):
             if len(plans) > max(elites, self._batch_size(memory, _CEM_ITERATIONS) // 2):
                 best = plans[np.argsort(-returns, kind="stable")[:elites]]
                 memory.mean, memory.std = fitted(best, mean, std, self.alpha)
-            spread = (memory.std / self.std).mean()
-            self._report(search, f"std {spread:.3f} of the first")
+            self._report(search, f"std {(memory.std / self.std).mean():.3f} of the first")
         return self._best_plan(state, search)
 
 
@@ -436,8 +437,7 @@ class ICEM(GaussianPlanner):
                 memory.elites, memory.returns = plans[order], returns[order]
                 memory.mean, memory.std = fitted(memory.elites, mean, std, self.alpha)
                 memory.iteration, memory.old = memory.iteration + 1, old[:0]
-            spread = (memory.std / self.std).mean()
-            self._report(search, f"std {spread:.3f} of the first")
+            self._report(search, f"std {(memory.std / self.std).mean():.3f} of the first")
         return self._best_plan(state, search)
 
     def _sizes(self, memory: _Memory) -> tuple[int, int, int]:
@@ -598,28 +598,3 @@ class PredictiveSampling(GaussianPlanner):
             memory.mean = plans[np.argmax(returns)]
             self._report(search)
         return self._best_plan(state, search)
-
-
-def at_risk(values: Floats, risk: float) -> Floats:
-    """Return the average ``(N,)`` of the lowest of the values ``(N, K)``, a fraction `risk`.
-
-    Examples
-    --------
-    >>> values = np.array([[4.0, 1.0, 2.0, 3.0]])
-    >>> [at_risk(values, risk).item() for risk in (0.0, 0.5, 1.0)]
-    [1.0, 1.5, 2.5]
-    """
-    count = max(1, math.ceil(risk * values.shape[1]))
-    average: Floats = np.sort(values, axis=1)[:, :count].mean(axis=1)
-    return average
-
-
-def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """Return a new mean and standard deviation, fitted to the best plans ``(K, D, ...)``.
-
-    Each is averaged with the old value, which has the weight `alpha`.
-    """
-    return (
-        alpha * mean + (1 - alpha) * best.mean(axis=0),
-        alpha * std + (1 - alpha) * best.std(axis=0),
-    )

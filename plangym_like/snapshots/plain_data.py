@@ -95,7 +95,7 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
         raise
     except Exception as error:
         raise StateFormatError(f"the bytes of plain data are damaged: {error}") from error
-    if reader.place != len(data):
+    if reader.offset != len(data):
         raise StateFormatError("the bytes of plain data are damaged: more than one value")
     return value
 
@@ -297,40 +297,40 @@ class _Reader:
 
     def __init__(self, data: bytes, known: Sequence[Any]) -> None:
         self.data = data
-        self.place = 0
+        self.offset = 0
         self.depth = 0
         self.seen: list[Any] = list(known)
 
     def get(self) -> Any:
         if self.depth >= _MAX_DEPTH:
             self.damaged("nested too deeply")
-        reader = _READERS.get(self.data[self.place : self.place + 1])
+        reader = _READERS.get(self.data[self.offset : self.offset + 1])
         if reader is None:
             self.damaged("unknown tag")
-        self.place += 1
+        self.offset += 1
         self.depth += 1
         value = reader(self)
         self.depth -= 1
         return value
 
     def take(self, count: int) -> bytes:
-        start = self.place
+        start = self.offset
         if not 0 <= count <= len(self.data) - start:
             self.damaged("it ends too early")
-        self.place = start + count
-        return self.data[start : self.place]
+        self.offset = start + count
+        return self.data[start : self.offset]
 
     def unpack(self, layout: struct.Struct) -> Any:
-        if layout.size > len(self.data) - self.place:
+        if layout.size > len(self.data) - self.offset:
             self.damaged("it ends too early")
-        (value,) = layout.unpack_from(self.data, self.place)
-        self.place += layout.size
+        (value,) = layout.unpack_from(self.data, self.offset)
+        self.offset += layout.size
         return value
 
     def count(self) -> int:
         """Return the next length; raise `StateFormatError` if it exceeds the remaining bytes."""
         count: int = self.unpack(_COUNT)
-        if count > len(self.data) - self.place:
+        if count > len(self.data) - self.offset:
             self.damaged("it ends too early")
         return count
 
@@ -347,7 +347,7 @@ class _Reader:
         return _dtype_of(self.take(length))
 
     def damaged(self, what: str) -> NoReturn:
-        raise StateFormatError(f"the bytes of plain data are damaged at {self.place}: {what}")
+        raise StateFormatError(f"the bytes of plain data are damaged at {self.offset}: {what}")
 
 
 def _get_complex(reader: _Reader) -> complex:
@@ -374,13 +374,13 @@ def _get_array(reader: _Reader) -> Any:
     for length in shape:
         count *= length
     nbytes = count * dtype.itemsize
-    if nbytes > len(reader.data) - reader.place:
+    if nbytes > len(reader.data) - reader.offset:
         reader.damaged("it ends too early")
     array = np.empty(shape, dtype)
     if count:
-        source = np.frombuffer(reader.data, dtype, count, reader.place)
+        source = np.frombuffer(reader.data, dtype, count, reader.offset)
         array[...] = source.reshape(shape)
-    reader.place += nbytes
+    reader.offset += nbytes
     if permuted:
         if sorted(order) != list(range(axes)):
             reader.damaged("invalid order of axes")

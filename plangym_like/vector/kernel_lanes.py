@@ -92,7 +92,8 @@ def collect_together(
     """
     actions, out, which, ended, finals = step
     if ended is None or not np.count_nonzero(ended):
-        step_some(actions, out, which)
+        if which is None or len(which):
+            step_some(actions, out, which)
     else:
         running = np.arange(lanes.num_lanes) if which is None else np.asarray(which, np.intp)
         running = running[~ended[running]]

@@ -210,7 +210,7 @@ class ProcessLanes(Lanes):
         ----------
         chosen : sequence of int
         job : callable
-            ``job(places, own)`` returns the job of one process. `places` are the positions of its
+            ``job(positions, own)`` returns the job of one process. `positions` are those of its
             lanes in `chosen`, and `own` are their numbers within the process.
 
         Returns
@@ -220,11 +220,11 @@ class ProcessLanes(Lanes):
             (``None`` if it has none of them).
         """
         self._begin()
-        places, jobs = [], []
+        positions, jobs = [], []
         for start, stop in ((0, self._rows.stop), *((w.start, w.stop) for w in self.pool.workers)):
-            theirs = [place for place, lane in enumerate(chosen) if start <= lane < stop]
-            own = [chosen[place] - start for place in theirs]
-            places.append(theirs)
+            theirs = [index for index, lane in enumerate(chosen) if start <= lane < stop]
+            own = [chosen[index] - start for index in theirs]
+            positions.append(theirs)
             jobs.append(job(theirs, own) if theirs else None)
         for worker, each in zip(self.pool.workers, jobs[1:], strict=True):
             if each is not None:
@@ -241,7 +241,7 @@ class ProcessLanes(Lanes):
                 replies[number], error_there = self.pool.collect(worker)
                 errors += [] if error_there is None else [error_there]
         _raise_first(errors)
-        return list(zip(places, replies, strict=True))
+        return list(zip(positions, replies, strict=True))
 
     # Episodes
 
@@ -280,14 +280,14 @@ class ProcessLanes(Lanes):
     def _restart(self, method: str, chosen: Sequence[int], seeds: Seeds, options: Options) -> None:
         """Start or reset the lanes `chosen` in their processes."""
 
-        def job(places: list[int], own: list[int]) -> Job:
-            given = [each and [each[place] for place in places] for each in (seeds, options)]
+        def job(positions: list[int], own: list[int]) -> Job:
+            given = [each and [each[index] for index in positions] for each in (seeds, options)]
             return Job(method, (own, *given))
 
         replies = self._run_on(chosen, job)
-        for worker, (places, reply) in zip(self.pool.workers, replies[1:], strict=True):
-            if places:
-                own = [chosen[place] - worker.start for place in places]
+        for worker, (positions, reply) in zip(self.pool.workers, replies[1:], strict=True):
+            if positions:
+                own = [chosen[index] - worker.start for index in positions]
                 self._take(worker, own, Reply(*reply))
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -317,6 +317,7 @@ class ProcessLanes(Lanes):
         return all(map(self.pool.is_over, concerned))
 
     def collect(self, step: Step) -> None:
+        self._begin()
         lanes, out, finals = step.lanes, step.out, step.finals
         errors: list[Exception] = []
         mine = None if lanes is None else [int(each) for each in lanes if each < self._rows.stop]
@@ -374,15 +375,16 @@ class ProcessLanes(Lanes):
         chosen = self._chosen(lanes)
         replies = self._run_on(chosen, lambda _, own: Job("call", (name, args, kwargs, own)))
         found: dict[int, Any] = {}
-        for places, values in replies:
-            found.update(zip(places, values or (), strict=True))
-        return [found[place] for place in range(len(chosen))]
+        for positions, values in replies:
+            found.update(zip(positions, values or (), strict=True))
+        return [found[index] for index in range(len(chosen))]
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         values = list(values)
         every = range(self.num_lanes)
         self._run_on(
-            every, lambda places, _: Job("set_attr", (name, [values[place] for place in places]))
+            every,
+            lambda positions, _: Job("set_attr", (name, [values[index] for index in positions])),
         )
         self.pool.attributes[name] = values
 
@@ -402,9 +404,9 @@ class ProcessLanes(Lanes):
         self._check_has_states()
         chosen = self._chosen(lanes)
         rows = self._new_rows(chosen)
-        for places, states in self._run_on(chosen, lambda _, own: Job("get_states", (own,))):
-            if places:
-                rows[places] = states
+        for positions, states in self._run_on(chosen, lambda _, own: Job("get_states", (own,))):
+            if positions:
+                rows[positions] = states
         return rows
 
     def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
@@ -413,9 +415,9 @@ class ProcessLanes(Lanes):
         rows = checked_states(states, self.formats, chosen)
         numbers = checked_reseeds(seeds, len(chosen))
 
-        def job(places: list[int], own: list[int]) -> Job:
-            own_seeds = None if numbers is None else [numbers[place] for place in places]
-            return Job("set_states", (rows if len(rows) == 1 else rows[places], own, own_seeds))
+        def job(positions: list[int], own: list[int]) -> Job:
+            own_seeds = None if numbers is None else [numbers[index] for index in positions]
+            return Job("set_states", (rows if len(rows) == 1 else rows[positions], own, own_seeds))
 
         self._run_on(chosen, job)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,6 @@ from plangym_like import StateArchive
 from plangym_like.archive.row_index import RowIndex, hash_rows
 from plangym_like.errors import (
     InputError,
-    MissingExtraError,
     StateError,
     StateFormatError,
     StateMismatchError,
@@ -258,13 +256,6 @@ def test_different_rows_with_one_hash_are_not_confused(
     monkeypatch.setattr(module, lambda rows, _: np.zeros(len(rows), np.uint64))
     rows = grow(archive, 20)
     assert archive.find(rows).tolist() == [0] + [-1] * 19
-
-
-def test_without_the_extra(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    monkeypatch.setattr(sys, "version_info", (3, 11))
-    with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[archive\]'"):
-        StateArchive(env)
 
 
 # Files

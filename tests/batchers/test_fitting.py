@@ -6,10 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from counting import Count, Follower
+from counting import Follower
 from gymnasium import spaces
 
-from plangym_like.batchers.rollout import evaluate, same
+from plangym_like.batchers.rollout import evaluate
 from plangym_like.batchers.trees import fitting
 from plangym_like.errors import (
     ActionError,
@@ -134,22 +134,6 @@ def test_only_actions_are_rounded() -> None:
         with pytest.raises(InputError, match="x must"):
             fitting(value, (1,), dtype, "x", is_action=False)
     assert fitting(half.float(), (1,), torch.float64, "x", is_action=False).tolist() == [0.5]
-
-
-def test_an_actor_that_returns_wider_floats_than_at_first_is_refused() -> None:
-    class Widening(Follower):
-        wide = False
-
-        def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
-            act, hx, info = super().forward(obs, *rest, hx=hx)
-            return act, hx, {**info, "x": obs.double() if self.wide else obs.float()}
-
-    actor = Widening()
-    with same.rollout([Count()], actor, n_steps=3) as fragments:
-        next(fragments)
-        actor.wide = True
-        with pytest.raises(InputError, match=r"'x' must be a tensor .*float32, got .*float64"):
-            next(fragments)
 
 
 def test_what_is_no_array_cannot_become_a_tensor() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hosted import script_environ
 from PIL import Image
 from suite import TAXI
 
@@ -322,7 +323,8 @@ def test_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_check_fails() -> None:
     command = [*COMMAND, "check", "broken_envs:ClassCounter", "--json", *CHECKED, "--steps", "20"]
-    outcome = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "tests/testing")
+    where: Any = {"cwd": ROOT / "tests/testing", "env": script_environ()}
+    outcome = subprocess.run(command, capture_output=True, text=True, **where)
     assert outcome.returncode == 1, outcome.stderr
     report = json.loads(outcome.stdout)
     assert not report["ok"] and report["failed"][0]["check"] == "repeat"
@@ -381,7 +383,8 @@ def test_the_commands_in_the_documentation_run(tmp_path: Path) -> None:
 
 def test_a_killed_search_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "MountainCar-v0", "--planner", "go-explore", "--no-images"]
-    whole = told(capsys, *arguments, "--budget", "8000", "--seed", "3")
+    written = ["--out", str(tmp_path / "whole")]
+    whole = told(capsys, *arguments, "--budget", "8000", "--seed", "3", *written)
     folder = tmp_path / "search"
     code = (
         "import os, signal, sys\n"
@@ -404,10 +407,13 @@ def test_a_killed_search_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixtur
     options = ["--budget", "8000", "--seed", "3", "--checkpoint", str(folder)]
     killed = subprocess.run([sys.executable, "-c", code, *arguments, *options])
     assert killed.returncode == -signal.SIGKILL
-    resumed = told(capsys, "plan", "MountainCar-v0", "--resume", str(folder), "--no-images")
+    resume = ["plan", "MountainCar-v0", "--resume", str(folder), "--no-images"]
+    resumed = told(capsys, *resume, "--out", str(tmp_path / "resumed"))
+    plan, same = (Plan.load(tmp_path / name / "plan.json") for name in ("whole", "resumed"))
+    assert np.array_equal(plan.actions, same.actions)
     for name in ("planner", "seed", "score", "length", "ended", "transitions", "replayed_score"):
         assert resumed[name] == whole[name]
-    more = told(capsys, "plan", "MountainCar-v0", "--resume", str(folder), "--budget", "9000")
+    more = told(capsys, *resume, "--budget", "9000")
     assert 8_000 < more["transitions"] <= 9_000
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -400,23 +398,3 @@ def test_an_unguarded_script_starts_its_own_ray_in_silence(tmp_path: Path) -> No
         assert name not in os.environ
     done = run_script(STARTING, path=tmp_path / "script.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-MISSING = """
-import sys
-sys.modules["ray"] = None
-import plangym_like
-plangym_like.RayEnv
-try:
-    plangym_like.make("CartPole-v1", ray=True)
-except ImportError as error:
-    print(type(error).__name__, error)
-"""
-
-
-def test_without_ray_the_error_says_how_to_install_it() -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", MISSING], capture_output=True, text=True, check=True
-    ).stdout
-    assert told.startswith("MissingExtraError")
-    assert "pip install 'plangym_like[ray]'" in told

@@ -34,6 +34,15 @@ def test_the_page_is_what_the_files_hold(benchmark: Any) -> None:
     assert shown.strip() == results_page.tables(_records(), _published()).strip()
 
 
+@pytest.mark.parametrize(("script", "name"), [("ray_bench", "ray"), ("rollout_bench", "rollouts")])
+def test_the_table_of_a_contest_is_that_of_its_records(
+    benchmark: Any, script: str, name: str
+) -> None:
+    contest, results = benchmark(script), benchmark("harness").known(name)
+    page = benchmark("interleave").comparison(results, contest.TITLE, contest.OVER)
+    assert page.strip() == (FIGURES / f"{name}.md").read_text().strip()
+
+
 def test_every_published_number_has_a_source_and_a_budget() -> None:
     numbers = _published()
     named = {column for row in numbers["scores"].values() for column in row}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from comparing import assert_same
+from comparing import assert_same, row
 
 import plangym_like
 
@@ -33,10 +33,23 @@ def compare(fast: Any, slow: Any, states: Any, plans: Any) -> None:
     for more in ({}, {"dt": dts, "seeds": seeds}, {"dt": 2, "return_observations": True}):
         _compare(fast, slow, "rollout_batch", plans, states, **more)
     _compare(fast, slow, "rollout_batch", plans, states[-1], return_observations=True)
+    rows = fast.step_batch(actions, states, dt=dts)
     for index in range(3):
         _compare(fast, slow, "step", actions[index], states[index])
+        _compare_row(row(rows, index), slow.step(actions[index], states[index], int(dts[index])))
 
 
 def _compare(fast: Any, slow: Any, method: str, *args: Any, **more: Any) -> None:
     one, other = (getattr(env, method)(*args, **more) for env in (fast, slow))
     assert_same(tuple(one), tuple(other), f"{method} with {more}")
+
+
+def _compare_row(one: tuple[Any, ...], step: Any) -> None:
+    """Compare a row of a batch with a single step, whose numbers may have Python's types."""
+    state, obs, reward, terminated, truncated, info = one
+    assert_same(state, step.state)
+    assert obs.tobytes() == np.asarray(step.obs, obs.dtype).tobytes()
+    assert (reward, terminated, truncated) == step[2:5]
+    assert info.keys() == step.info.keys()
+    for key, value in step.info.items():
+        np.testing.assert_array_equal(info[key], value, key)

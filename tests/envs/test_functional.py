@@ -19,6 +19,7 @@ import plangym_like  # noqa: E402
 from plangym_like import ParallelEnv  # noqa: E402
 from plangym_like.envs.functional import FunctionalEnv  # noqa: E402
 from plangym_like.errors import InputError  # noqa: E402
+from plangym_like.planners import UCT  # noqa: E402
 from plangym_like.testing import check_env  # noqa: E402
 
 
@@ -129,6 +130,35 @@ def test_the_reward_is_that_of_the_player_who_moved():
         for action in (0, 8):
             after = env.step(action)
             assert after.reward == 0 and after.terminated
+
+
+def test_infos_are_pgxs_legal_moves_and_players():
+    name = pgx_game("backgammon")  # a player may move several times
+    import pgx
+
+    advance, rng = jax.jit(pgx.make("backgammon").step), np.random.default_rng(0)
+    use, key = jax.random.split(jax.random.PRNGKey(4))
+    state = pgx.make("backgammon").init(use)
+    with plangym_like.make(name, autoreset=False) as env:
+        row, _, info = env.reset(seed=4)
+        for _ in range(20):
+            assert np.array_equal(info["action_mask"], state.legal_action_mask)
+            assert info["to_play"] == state.current_player
+            action = int(rng.choice(np.flatnonzero(info["action_mask"])))
+            use, key = jax.random.split(key)
+            state = advance(state, action, use)
+            batch = env.step_batch([action], row)
+            row, _, reward, _, _, info = env.step(action, row)
+            assert batch.infos[0]["to_play"] == info["to_play"] and batch.rewards[0] == reward
+            assert np.array_equal(batch.infos[0]["action_mask"], info["action_mask"])
+
+
+@pytest.mark.parametrize("rollout", [0, 9])
+def test_a_search_proves_that_tic_tac_toe_is_a_draw(rollout: int):
+    with plangym_like.make(pgx_game("tic_tac_toe")) as env:
+        start = env.step(0, env.reset(seed=0).state)
+        plan = UCT(env, batch=64, rollout=rollout).plan(start, budget=40_000, seed=0)
+        assert plan.info["solved"] and plan.info["value"] == 0.0 and plan.next_action == 4
 
 
 @pytest.mark.full

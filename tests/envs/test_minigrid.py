@@ -13,8 +13,8 @@ from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
 from usual import first_of, third_of
 
 import plangym_like
-from plangym_like import check_env, registry
-from plangym_like.errors import MissingExtraError, StateFormatError
+from plangym_like import check_env
+from plangym_like.errors import StateFormatError
 
 minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
 from minigrid import wrappers  # noqa: E402
@@ -209,15 +209,6 @@ class Painter(gymnasium.Wrapper[Any, Any, Any, Any]):
             if cell and cell.type == "door":
                 cell.color = "blue" if cell.color == "red" else "red"
         return self.env.step(action)
-
-
-def test_without_the_package_make_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr(registry.importlib, "import_module", missing)
-    with pytest.raises(MissingExtraError, match=r"needs minigrid: pip install .*\[minigrid\]"):
-        registry.find_spec("MiniGrid-DoorKey-9x9-v0")
 
 
 def test_words_of_instructions_are_equal_after_a_new_object_is_saved() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -66,6 +68,19 @@ def test_self_play_is_continued_from_its_checkpoint(tmp_path: Path) -> None:
         assert outcome.returncode in (0, 1), outcome.stderr
         curves.append(re.findall(r"(\d+) games: \d+% against UCT", outcome.stdout))
     assert curves == [["4"], ["8"]]
+    record = json.loads((tmp_path / "c4.json").read_text())
+    assert [point["games"] for point in record["curve"]] == [4, 8] and len(record["game"]) >= 7
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [("--resume", "there is no no.pt"), ("--perfect", "pip install bitbully")]
+)
+def test_what_is_missing_is_named_before_the_first_game(
+    tmp_path: Path, option: str, words: str
+) -> None:
+    if option == "--perfect" and importlib.util.find_spec("bitbully"):
+        pytest.skip("BitBully is installed")
+    assert_refused(tmp_path, words, "connect_four.py", option, "--out", "no.pt")
 
 
 @pytest.mark.parametrize(

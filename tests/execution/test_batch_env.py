@@ -112,6 +112,3 @@ def test_a_clone_has_processes_of_its_own(batch_env: BatchEnv, serial: CounterEn
         )
         assert_same(other.get_state(), serial.get_state())
         assert_same(other.step_batch(ACTIONS), serial.step_batch(ACTIONS))
-
-
-# Nothing left

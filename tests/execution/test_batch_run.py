@@ -34,10 +34,7 @@ from usual import first_of
 
 import plangym_like
 from plangym_like.constructors import ParallelEnv
-from plangym_like.errors import (
-    ClosedError,
-    PoisonInputError,
-)
+from plangym_like.errors import ClosedError, PoisonInputError
 from plangym_like.execution import process_executor, row_pool
 from plangym_like.execution.process_executor import CostModel
 from plangym_like.execution.shared_batch import SharedBatch
@@ -460,6 +457,3 @@ def test_interrupts_anywhere_leave_every_later_batch_right(
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 5
-
-
-# Starting

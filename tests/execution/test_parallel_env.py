@@ -6,19 +6,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from comparing import assert_same, content, sampler
-from gymnasium.envs.classic_control import PendulumEnv
-from gymnasium.envs.registration import EnvSpec
-from playground import CounterEnv, Letter, Pair, Parcel, sending
-from small_envs import Nested
-from usual import first_of
+from comparing import assert_same, content
+from playground import CounterEnv, sending
 
-import plangym_like as pl
 from plangym_like.constructors import ParallelEnv
-from plangym_like.errors import ClosedError, InputError
+from plangym_like.errors import InputError
 
 ACTIONS = np.arange(100)
 
@@ -27,29 +21,6 @@ ACTIONS = np.arange(100)
 def parallel() -> Iterator[ParallelEnv]:
     with ParallelEnv(CounterEnv, "toy", n_workers=3) as env:
         yield sending(env)
-
-
-# The same results, whatever observations and actions are made of
-
-
-@pytest.mark.parametrize("kwargs", first_of([{"n_workers": 2, "isolate": True}, {"n_workers": 3}]))
-@pytest.mark.parametrize("env_class", [Nested, Pair, Letter, Parcel])
-def test_spaces_of_all_kinds(env_class: Any, kwargs: Any) -> None:
-    with pl.make(env_class) as one, pl.make(env_class, **kwargs) as env:
-        sending(env)
-        state = one.reset(seed=3).state
-        space = sampler(one, 0)
-        actions = [space.sample() for _ in range(60)]
-        first = one.step_batch(actions, state)
-        assert_same(env.step_batch(actions, state), first)
-        options = {"dt": np.arange(60) % 3 + 1, "seeds": np.arange(60)}
-        ours = env.step_batch(actions, first.states, **options, blocking=False)()
-        assert_same(ours, one.step_batch(actions, first.states, **options))
-        paths = [actions[index : index + 5] for index in range(40)]
-        for observations in (True, False):
-            ours = env.rollout_batch(paths, state, return_observations=observations)
-            assert_same(ours, one.rollout_batch(paths, state, return_observations=observations))
-        assert env.stats.rows_sent > 0 or not env.isolate
 
 
 def test_cheap_batches_stay_here(serial: CounterEnv) -> None:
@@ -86,31 +57,6 @@ def test_a_timeout_implies_isolation() -> None:
         assert len(env.batch_env) == 0
 
 
-def test_use_after_the_end(serial: CounterEnv) -> None:
-    env = ParallelEnv(CounterEnv, "toy", n_workers=2)
-    result = env.step_batch(ACTIONS, serial.get_state())
-    future = sending(env).step_batch(ACTIONS, serial.get_state(), blocking=False)
-    batches = env.stats.batches
-    env.close()
-    env.close()
-    assert_same(result, serial.step_batch(ACTIONS, serial.get_state()))
-    for use in (
-        future,
-        lambda: env.step_batch(ACTIONS, serial.get_state()),
-        lambda: env.rollout_batch(ACTIONS[:, None]),
-        lambda: env.step(1),
-        lambda: env.reset(),
-        lambda: env.get_state(),
-        lambda: env.observation_space,
-        lambda: env.setup(),
-    ):
-        with pytest.raises(ClosedError, match="closed"):
-            use()
-    assert env.stats.batches == batches > 0
-    with pytest.raises(AttributeError):
-        env.no_such_thing  # noqa: B018
-
-
 # Threads
 
 
@@ -139,15 +85,3 @@ def test_single_steps_in_one_thread_and_batches_in_another(
         thread.join(100)
     assert ours == walk
     assert not wrong
-
-
-def test_workers_know_the_ids_that_a_callable_makes(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ours(PendulumEnv):
-        pass
-
-    spec = EnvSpec("Ours-v0", entry_point=Ours)
-    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
-    with pl.make(
-        lambda: gymnasium.make("Ours-v0"), n_workers=1, isolate=True, snapshot="pickle"
-    ) as env:
-        assert env.step_batch([[0.0]] * 2).rewards.shape == (2,)

@@ -257,9 +257,3 @@ def test_ctrl_c_on_the_terminal_ends_everything_with_one_traceback(
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert all(wait_until_gone(pid, 100) for pid in pids)
-
-
-# Memory of a worker, and time to start
-
-
-# Scripts without a guard

@@ -112,3 +112,22 @@ def test_a_copy_does_not_disturb_a_pending_batch() -> None:
             os.kill(each, signal.SIGCONT)
         assert np.array_equal(future.result(60).states, expected)
         assert env.stats.deaths == 0
+
+
+def test_a_copy_does_not_write_to_pending_environments() -> None:
+    actions = np.zeros(4, np.int64)
+    with plangym_like.make_vec("ALE/Pong-v5", 4, n_workers=2, batch_size=4) as envs:
+        envs.reset(seed=0)
+        envs.send(actions)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                with pytest.raises(ClosedError, match="forked"):
+                    envs.recv()
+                envs.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert envs.recv()[0].shape == (4, 210, 160, 3)

@@ -28,7 +28,7 @@ from usual import first_of
 import plangym_like
 from plangym_like import planners
 from plangym_like.errors import EnvApiError, InputError
-from plangym_like.planners import PUCT, UCT, OpenLoopMCTS, Planner, play
+from plangym_like.planners import PUCT, UCT, OpenLoopMCTS, play
 from plangym_like.results import BatchInfo, BatchTransition
 
 
@@ -391,26 +391,6 @@ def test_a_game_is_the_same_by_infos_and_by_functions() -> None:
             plan = UCT(env, rollout=9, **options).plan(start, budget=1_000, seed=0)
             plans.append(plan.info["visits"].tolist())
     assert plans[0] == plans[1]
-
-
-def test_a_stopped_game_search_is_resumed(tmp_path: Any) -> None:
-    def stop(progress: Any) -> None:
-        if progress.done > 0.4:
-            raise StopIteration
-
-    with plangym_like.make(TicTacToe) as env:
-        start = env.reset(seed=0)
-        for maker in (
-            functools.partial(OpenLoopMCTS, horizon=9),
-            functools.partial(PUCT, rollout=5),
-        ):
-            whole = maker(env).plan(start, budget=600, seed=0)
-            planner = maker(env)
-            planner.plan(start, budget=600, seed=0, progress=stop)
-            planner.save(tmp_path / "search")
-            resumed = Planner.load(tmp_path / "search", env).resume()
-            assert np.array_equal(resumed.info["visits"], whole.info["visits"])
-            assert np.array_equal(resumed.actions, whole.actions)
 
 
 @pytest.mark.parametrize("n_workers", first_of([None, 2]))

@@ -25,12 +25,6 @@ def process(request: pytest.FixtureRequest) -> Iterator[ExternalProcess]:
         yield process
 
 
-@pytest.fixture(scope="module")
-def hosted() -> Iterator[ExternalProcess]:
-    with ExternalProcess(HostedObject) as process:
-        yield process
-
-
 def test_calls_and_attributes(process: ExternalProcess) -> None:
     assert process.call("echo", {"a": [1, 2.5]})(10) == {"a": [1, 2.5]}
     assert process.echo("direct") == "direct"

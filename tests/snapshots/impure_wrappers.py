@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
+from hostile_wrappers import ClassCounter, NumpyGlobal
 
 
 class _Paying(gym.Wrapper):
@@ -33,19 +33,6 @@ class NoisyView(gym.ObservationWrapper):
         return observation
 
 
-class ClassCounter(_Paying):
-    total = 0
-
-    def pay(self) -> float:
-        ClassCounter.total += 1
-        return float(ClassCounter.total)
-
-
-class GlobalNoise(_Paying):
-    def pay(self) -> float:
-        return float(np.random.normal())
-
-
 class UnusedGlobalDraw(_Paying):
     """Draws from a global generator what it uses only rarely."""
 
@@ -57,6 +44,6 @@ REFUSED: dict[Any, str] = {
     CounterOnTheBase: "(the reward of step|total changed)",
     NoisyView: "draw from the generator of .*observation_space",
     ClassCounter: "the reward of step",
-    GlobalNoise: "draws from the global generator of numpy.random",
+    NumpyGlobal: "draws from the global generator of numpy.random",
     UnusedGlobalDraw: "draw from the global generator of the module random",
 }

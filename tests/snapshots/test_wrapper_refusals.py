@@ -8,10 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from continuation import (
-    PlainSimulator,
-    assert_goes_on,
-)
+from continuation import PlainSimulator, assert_goes_on
 from gymnasium import wrappers
 from impure_wrappers import REFUSED, CounterOnTheBase
 from remembering_wrappers import Counting, Tracking
@@ -39,11 +36,6 @@ class Slotted(gym.Wrapper):
 
 
 class Video(wrappers.RecordVideo):
-    def __init__(self, env: gym.Env) -> None:
-        gym.Wrapper.__init__(self, env)
-
-
-class Window(wrappers.HumanRendering):
     def __init__(self, env: gym.Env) -> None:
         gym.Wrapper.__init__(self, env)
 
@@ -104,8 +96,6 @@ UNSAVEABLE = {
     "objects": (lambda env: Holding(env, np.array([object()])), r"thing.*dtype object"),
     "slots": (Slotted, "Slotted cannot be saved"),
     "video": (Video, "Video cannot be saved: it writes files"),
-    "window": (Window, "Window cannot be saved: it owns a window"),
-    "images": (wrappers.RenderCollection, "RenderCollection cannot be saved.*no limit"),
 }
 
 

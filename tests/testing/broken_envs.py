@@ -8,63 +8,37 @@ import os
 from typing import Any, NamedTuple
 
 import gymnasium
+import hostile_envs
 import numpy as np
-from gymnasium import spaces
 
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
 
-HIDDEN_UNTIL = 30
 
-
-class Walk(gymnasium.Env):
-    """A walk on a line: nothing is wrong with it."""
+class Walk(hostile_envs.Walk):
+    """A walk on a line: nothing is wrong with it. Others hide their fault in `extra`."""
 
     state_attributes: tuple[str, ...] = ("x", "time", "_np_random")
-    observation_space = spaces.Box(-1000, 1000, (2,), np.float64)
-    action_space = spaces.Discrete(3)
-    length = 70
-
-    def __init__(self) -> None:
-        self.x = 0.0
-        self.time = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.x = float(self.np_random.normal())
-        self.time = 0
-        return self.observe(), {}
-
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        self.x += float(action) - 1 + float(self.np_random.normal()) / 8
-        bonus = self.fault(int(action)) if self.time > HIDDEN_UNTIL else 0.0
-        return self.observe(), self.x + bonus, self.time >= self.length, False, {"time": self.time}
-
-    def observe(self) -> Any:
-        return np.array([self.x, self.time])
-
-    def fault(self, action: int) -> float:
-        return 0.0
+    begins = 31
 
 
 class ClassCounter(Walk):
     total = 0
 
-    def fault(self, action: int) -> float:
+    def extra(self, action: int) -> float:
         ClassCounter.total += 1
         return float(ClassCounter.total)
 
 
 class LazyAttribute(Walk):
-    def fault(self, action: int) -> float:
+    def extra(self, action: int) -> float:
         if not hasattr(self, "prices"):
             self.prices = self.np_random.random(3)
         return float(self.prices[action])
 
 
 class ProcessNumber(Walk):
-    def fault(self, action: int) -> float:
+    def extra(self, action: int) -> float:
         return float(os.getpid() % 100000)
 
 
@@ -83,7 +57,7 @@ class Watched(Walk):
     def looks(self, value: int) -> None:
         self._looks = value
 
-    def fault(self, action: int) -> float:
+    def extra(self, action: int) -> float:
         return float(self._looks)
 
 

@@ -12,7 +12,6 @@ from gymnasium.vector.utils import batch_space
 
 from plangym_like import make_vec
 from plangym_like.vector.lanes import Lanes, StepArrays
-from plangym_like.vector.tree import tree_map
 
 
 @contextmanager
@@ -91,15 +90,3 @@ class Player:
             before(number)
             played.append(self.step())
         return played
-
-
-def plain(played: Any) -> Any:
-    """Return a tree with its arrays as types and bytes, so that ``==`` is exact."""
-
-    def exact(leaf: Any) -> Any:
-        array = np.asarray(leaf)
-        if array.dtype.hasobject:
-            return array.tolist()
-        return array.dtype.str, array.shape, array.tobytes()
-
-    return tree_map(exact, played)

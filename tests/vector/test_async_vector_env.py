@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,30 +17,17 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector.utils import concatenate, create_empty_array
 from hosted import wait_until_gone
 from interrupting import AlarmError, Moment
-from playing import closing_all
 from small_envs import Fuse, Nested, Teller
 from test_make_vec import same
 from usual import first_of
 
 from plangym_like.errors import ActionError, ClosedError, InputError
-from plangym_like.vector import make_vec as module
 from plangym_like.vector.process_lanes import ProcessLanes
 
 WORKERS = pytest.mark.parametrize("n_workers", first_of([2, None, 1, 3], 2))
 MODES = pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 SEED = 7
-
-
-@pytest.fixture(autouse=True)
-def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all environments divided among processes, however cheap they are."""
-    monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Any]]:
-    with closing_all() as make_one:
-        yield make_one
+pytestmark = pytest.mark.usefixtures("always_in_processes")
 
 
 class Gated(gymnasium.Env):

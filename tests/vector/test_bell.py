@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same
 from gymnasium.envs.classic_control import CartPoleEnv
 from hosted import wait_until_gone
 from interrupting import Moment
-from playing import Player, closing_all, plain
+from playing import Player, closing_all
 from usual import first_of
 
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
@@ -86,7 +87,7 @@ def test_steps_need_no_messages(make: Any, sent: list[str]) -> None:
     played = player.play(SEEDS, 40, before=lambda number: _watched(lanes))
     twin = lanes_from("CartPole-v1", 3, vectorise=False)
     expected = Player(twin, "step_same").play(SEEDS, 40)
-    assert plain(played) == plain(expected)
+    assert_same(played, expected)
     assert any(flags.any() for _, _, *both, _, _ in played[1:] for flags in both)
     assert "step" not in sent
 
@@ -123,7 +124,7 @@ def test_errors_and_long_replies_are_sent_on_request(make: Any, sent: list[str])
                     player.step()
         _watched(lanes)
         played, expected = (player.step() for player in players)
-        assert plain(played) == plain(expected)
+        assert_same(played, expected)
         lengths += [len(info.get("told", "")) for info in lanes.infos]
     assert max(lengths) == 40_000
     assert "step" not in sent
@@ -161,4 +162,4 @@ def test_ctrl_c_at_any_moment(make: Any, number: int) -> None:
         player.step()
     expected = Player(lanes_from("CartPole-v1", 3, vectorise=False)).play(SEEDS, 12)
     played = Player(lanes).play(SEEDS, 12, before=lambda number: _watched(lanes))
-    assert plain(played) == plain(expected)
+    assert_same(played, expected)

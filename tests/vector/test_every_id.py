@@ -12,22 +12,16 @@ from gymnasium.vector import SyncVectorEnv, VectorWrapper
 from test_make_vec import HAS_BOX2D, MODES, compare
 
 from plangym_like import make_vec
-from plangym_like.vector import make_vec as module
 
 pytestmark = [
     pytest.mark.full,
+    pytest.mark.usefixtures("always_in_processes"),
     pytest.mark.filterwarnings("ignore:builtin type .* has no __module__", "ignore:.*out of date"),
 ]
 _NEEDS = {"mujoco": "mujoco", "box2d": "Box2D", "classic_control": "pygame", "toy_text": "pygame"}
 _GAMES = ["Breakout", "MsPacman", "MontezumaRevenge", "Pong", "Qbert"]
 _WORKERS: list[int | None] = [None, 1, 2, 3]
 STEPS = 1000
-
-
-@pytest.fixture(autouse=True)
-def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all environments divided among processes, however cheap they are."""
-    monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
 
 
 class WithoutPlaces(VectorWrapper):

@@ -263,15 +263,14 @@ def test_what_cannot_be_made_is_closed() -> None:
         closed.clear()
 
 
-def test_ids_that_cannot_be_saved_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("gymnasium_registry")
+def test_ids_that_cannot_be_saved_exactly() -> None:
     class Elsewhere(Walk):
         """Draws from a generator that no state holds."""
 
         def step(self, action: Any) -> Any:
             return np.array([random.random(), 0]), 0.0, False, False, {}
 
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
     gymnasium.register("Elsewhere-v0", Elsewhere)
     with pytest.raises(SnapshotError) as caught:
         make_vec("Elsewhere-v0", 2)

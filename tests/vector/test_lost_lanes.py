@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import assert_same, content
 from hosted import HostedObject, wait_until_gone
 from interrupting import Moment
-from playing import Player, closing_all, plain
+from playing import Player
 from small_envs import Nested
 from usual import first_of
 
@@ -33,12 +34,6 @@ SEEDS = [3, 4, 99, 3, 12]
 DIED = {"worker_died": True}
 
 MakeLanes = Callable[..., ProcessLanes]
-
-
-@pytest.fixture
-def make() -> Iterator[MakeLanes]:
-    with closing_all(ProcessLanes) as make_lanes:
-        yield make_lanes
 
 
 class Mortal(Nested):
@@ -125,9 +120,9 @@ def test_a_process_that_dies_before_the_first_episode_is_replaced(
     [("between", "step_next"), ("between", "step_same"), ("in", "step"), ("in", "step_same")],
 )
 def test_lanes_that_die_end_their_episodes(
-    make: MakeLanes, mode: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_lanes: MakeLanes, mode: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lanes = make(_mortal(tmp_path), 5, 3)
+    lanes = make_lanes(_mortal(tmp_path), 5, 3)
     player, twin = Player(lanes, mode), Player(lanes_from(Nested, 5), mode)
     player.start(SEEDS)
     twin.start(SEEDS)
@@ -145,7 +140,7 @@ def test_lanes_that_die_end_their_episodes(
     assert died in ([[1, 2]] if how == "between" else [[1, 2], [3, 4]])
     alive = [lane for lane in range(5) if lane not in died]
     assert not terminated.any() and not rewards[died].any()
-    assert plain(rewards[alive]) == plain(expected[1][alive])
+    assert_same(rewards[alive], expected[1][alive])
     for lane in died:
         last = before[0]["place"][lane]
         assert infos[lane]["worker_died"] is True
@@ -181,22 +176,22 @@ def test_lanes_that_die_end_their_episodes(
 
 
 @pytest.mark.parametrize("mode", first_of(["step_same", "step_next", "step"]))
-def test_equal_deaths_give_equal_results(make: MakeLanes, mode: str) -> None:
+def test_equal_deaths_give_equal_results(make_lanes: MakeLanes, mode: str) -> None:
     played = []
     for _ in range(2):
-        lanes = make("CartPole-v1", 4, 2)
+        lanes = make_lanes("CartPole-v1", 4, 2)
 
         def kill(number: int, lanes: ProcessLanes = lanes) -> None:
             if number in (7, 11):
                 _kill(lanes)
 
-        played.append(plain(Player(lanes, mode).play(SEEDS[:4], 20, kill)))
+        played.append(content(Player(lanes, mode).play(SEEDS[:4], 20, kill)))
         assert lanes.stats.lanes_ended == 4
     assert played[0] == played[1]
 
 
-def test_kills_at_any_moment(make: MakeLanes) -> None:
-    lanes = make("Pendulum-v1", 6, 3)
+def test_kills_at_any_moment(make_lanes: MakeLanes) -> None:
+    lanes = make_lanes("Pendulum-v1", 6, 3)
     due, over = threading.Semaphore(0), threading.Event()
 
     def kill() -> None:
@@ -224,22 +219,22 @@ def test_kills_at_any_moment(make: MakeLanes) -> None:
 @pytest.mark.parametrize(
     "number", first_of([100, 400, 1000, 200, 300, 500, 600, 700, 800, 1300, 1600], 3)
 )
-def test_ctrl_c_at_any_moment_of_a_replacement(make: MakeLanes, number: int) -> None:
-    lanes = make("CartPole-v1", 4)
+def test_ctrl_c_at_any_moment_of_a_replacement(make_lanes: MakeLanes, number: int) -> None:
+    lanes = make_lanes("CartPole-v1", 4)
     player = Player(lanes)
     player.play(SEEDS[:4], 5)
     _kill(lanes)
     moment = Moment(number)
     with moment.strikes():
         player.step()
-    expected = plain(Player(lanes_from("CartPole-v1", 4)).play(SEEDS[:4], 12))
-    assert plain(Player(lanes).play(SEEDS[:4], 12)) == expected
+    expected = content(Player(lanes_from("CartPole-v1", 4)).play(SEEDS[:4], 12))
+    assert content(Player(lanes).play(SEEDS[:4], 12)) == expected
     # The interrupt may come between the reports of the two lanes.
     assert lanes.stats.lanes_ended in ((0, 1, 2) if moment.where else (2,))
 
 
-def test_a_step_that_always_kills_ends_the_episodes(make: MakeLanes, tmp_path: Path) -> None:
-    lanes = make(_mortal_with_states(tmp_path), 4, 2)
+def test_a_step_that_always_kills_ends_the_episodes(make_lanes: MakeLanes, tmp_path: Path) -> None:
+    lanes = make_lanes(_mortal_with_states(tmp_path), 4, 2)
     player = Player(lanes)
     player.play(SEEDS[:4], 5)
     (tmp_path / "step").write_text("always")
@@ -255,8 +250,8 @@ def test_a_step_that_always_kills_ends_the_episodes(make: MakeLanes, tmp_path: P
     assert lanes.stats.deaths == deaths
 
 
-def test_a_lane_that_was_not_stepped_reports_later(make: MakeLanes, tmp_path: Path) -> None:
-    lanes = make(_mortal(tmp_path), 4, 2)
+def test_a_lane_that_was_not_stepped_reports_later(make_lanes: MakeLanes, tmp_path: Path) -> None:
+    lanes = make_lanes(_mortal(tmp_path), 4, 2)
     for mode in ("step", "step_next", "step_same"):
         player = Player(lanes, mode)
         player.play(SEEDS[:4], 2)
@@ -281,8 +276,8 @@ def test_a_lane_that_was_not_stepped_reports_later(make: MakeLanes, tmp_path: Pa
             assert player.obs["place"][3].tobytes() == before[3].tobytes()
 
 
-def test_what_cannot_be_repeated_raises(make: MakeLanes, tmp_path: Path) -> None:
-    lanes = make(_mortal_with_states(tmp_path), 4, 2)
+def test_what_cannot_be_repeated_raises(make_lanes: MakeLanes, tmp_path: Path) -> None:
+    lanes = make_lanes(_mortal_with_states(tmp_path), 4, 2)
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
     (tmp_path / "look").write_text("once")
@@ -309,9 +304,9 @@ def test_what_cannot_be_repeated_raises(make: MakeLanes, tmp_path: Path) -> None
 
 
 def test_a_process_that_hangs_is_replaced(
-    make: MakeLanes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_lanes: MakeLanes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lanes = make(_mortal(tmp_path), 4, 2, timeout=5.0)
+    lanes = make_lanes(_mortal(tmp_path), 4, 2, timeout=5.0)
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
     (tmp_path / "step").write_text("sleep")
@@ -324,7 +319,7 @@ def test_a_process_that_hangs_is_replaced(
     assert not player.truncated.any()
 
 
-def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Path) -> None:
+def test_processes_that_cannot_start_are_an_error(make_lanes: MakeLanes, tmp_path: Path) -> None:
     owner = os.getpid()
 
     def dies_elsewhere() -> Any:
@@ -332,7 +327,7 @@ def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Pat
             os._exit(3)
         return Nested()
 
-    lanes = make(dies_elsewhere, 4, 2)
+    lanes = make_lanes(dies_elsewhere, 4, 2)
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
     (tmp_path / "start").touch()

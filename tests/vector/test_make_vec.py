@@ -163,6 +163,11 @@ def test_the_fastest_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
             assert type(envs._lanes) is form
         with make_vec(name, count, vectorise=False) as envs:
             assert type(envs._lanes) is SequentialLanes
+    # Cheap steps stay in this process.
+    with make_vec("CartPole-v1", 64, 2) as envs:
+        assert type(envs._lanes) is KernelLanes
+    with make_vec(Nested, 2, 2) as envs:
+        assert type(envs._lanes) is SequentialLanes
 
 
 # Seeds, options, masks
@@ -440,6 +445,10 @@ def test_use_after_close() -> None:
     for call in (envs.reset, envs.get_states, partial(envs.step, [0, 0]), envs.render):
         with pytest.raises(ClosedError, match="make others"):
             call()
+    for method, library in (("as_sb3", "stable_baselines3"), ("as_torchrl", "torchrl")):
+        if importlib.util.find_spec(library):
+            with pytest.raises(ClosedError):
+                getattr(envs, method)()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from playing import closing_all
-from small_envs import Fuse, Nested
+from small_envs import Fuse, Nested, Teller
 from test_make_vec import MODES, compare, same
 from usual import first_of
 
@@ -22,49 +21,49 @@ import plangym_like
 from plangym_like import make_vec, registry
 from plangym_like.errors import RemoteError, WorkerDiedError
 from plangym_like.execution import known_ids
-from plangym_like.vector import make_vec as module
-from plangym_like.vector.kernel_lanes import KernelLanes
 from plangym_like.vector.process_lanes import ProcessLanes
 
-
-@pytest.fixture(autouse=True)
-def _always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all environments divided among processes, however cheap they are."""
-    if "chosen" not in request.node.name:
-        monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
+pytestmark = pytest.mark.usefixtures("always_in_processes")
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Any]]:
-    """``make(source, ...)`` makes environments in processes, which are closed afterwards."""
-    with closing_all() as make_envs:
+def make(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Check that the environments are in processes."""
 
-        def make_one(*args: Any, **kwargs: Any) -> Any:
-            envs = make_envs(*args, **kwargs)
-            assert isinstance(envs._lanes, ProcessLanes)
-            return envs
+    def make_one(*args: Any, **kwargs: Any) -> Any:
+        envs = make(*args, **kwargs)
+        assert isinstance(envs._lanes, ProcessLanes)
+        return envs
 
-        yield make_one
+    return make_one
+
+
+SHORT = partial(gymnasium.make, "HalfCheetah-v5", max_episode_steps=17)
+RAM = partial(gymnasium.make, "ALE/MsPacman-v5", obs_type="ram", repeat_action_probability=0.0)
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    list(zip(["CartPole-v1", "FrozenLake-v1", "Hopper-v5"], MODES, strict=True)),
+    ("source", "mode"),
+    [
+        *[(source, mode) for source in ("CartPole-v1", SHORT) for mode in MODES],
+        ("FrozenLake-v1", "SameStep"),
+        ("Hopper-v5", "Disabled"),
+        (Teller, "SameStep"),
+        *first_of([(source, mode) for source in (Nested, RAM) for mode in MODES], 0),
+    ],
 )
 def test_it_returns_what_gymnasiums_own_returns(
-    make: Callable[..., Any], name: str, mode: str
+    make: Callable[..., Any], source: Any, mode: str
 ) -> None:
-    theirs = SyncVectorEnv([partial(gymnasium.make, name)] * 5, autoreset_mode=mode)
-    ours = make(name, 5, 2, autoreset_mode=mode)
-    assert compare(theirs, ours, steps=60, mode=mode) > 0
+    one = partial(gymnasium.make, source) if isinstance(source, str) else source
+    theirs = SyncVectorEnv([one] * 5, autoreset_mode=mode)
+    ours = make(source, 5, 2 if mode == "NextStep" else 3, autoreset_mode=mode)
+    assert compare(theirs, ours, steps=60, mode=mode) > 0 or source is RAM
     assert ours.observation_space == theirs.observation_space
 
 
-def test_ids_that_only_the_caller_has_registered(
-    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+@pytest.mark.usefixtures("gymnasium_registry")
+def test_ids_that_only_the_caller_has_registered(make: Callable[..., Any]) -> None:
     gymnasium.register("Named-v0", "small_envs:Nested")
     gymnasium.register("Given-v0", Nested)
     gymnasium.register("Other-v0", Nested, kwargs={"lock": threading.Lock()})
@@ -74,12 +73,9 @@ def test_ids_that_only_the_caller_has_registered(
         assert same(envs.reset(seed=1), here.reset(seed=1))
 
 
+@pytest.mark.usefixtures("gymnasium_registry")
 @pytest.mark.filterwarnings("ignore:.*Overriding environment")
-def test_gymnasiums_ids_that_the_caller_has_registered_again(
-    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+def test_gymnasiums_ids_that_the_caller_has_registered_again(make: Callable[..., Any]) -> None:
     entry_point = gymnasium.registry["CartPole-v1"].entry_point
     gymnasium.register("CartPole-v1", entry_point, max_episode_steps=2)
     for source in ("CartPole-v1", lambda: gymnasium.make("CartPole-v1")):
@@ -121,13 +117,6 @@ def test_states_of_ended_episodes_are_lost_with_their_process(
     else:
         assert not envs.step([0, 1, 0, 1])[4]
     assert len(envs.get_states()) == 4 and envs.stats.lanes_ended == 0
-
-
-def test_cheap_steps_are_chosen_to_stay_here() -> None:
-    with make_vec("CartPole-v1", 64, 2) as envs:
-        assert isinstance(envs._lanes, KernelLanes)
-    with make_vec(Nested, 2, 2) as envs:
-        assert not isinstance(envs._lanes, ProcessLanes)
 
 
 class Holder(Fuse):

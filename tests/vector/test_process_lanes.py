@@ -8,25 +8,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from comparing import assert_same, content
 from hosted import descriptors, wait_until_gone, workers
 from interrupting import AlarmError, Moment
-from playing import Player, closing_all, plain
-from small_envs import Fuse, Nested, Teller
+from playing import Player
+from small_envs import Fuse, Nested
 from usual import first_of
 
-import plangym_like
 from plangym_like import make_vec
-from plangym_like.errors import (
-    ClosedError,
-    InputError,
-)
+from plangym_like.errors import ClosedError, InputError
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.vector import process_lanes
 from plangym_like.vector.lanes import Lanes, StepArrays
@@ -35,18 +32,9 @@ from plangym_like.vector.make_lanes import lanes_from
 from plangym_like.vector.process_lanes import ProcessLanes
 from plangym_like.vector.vector_env import PlanVectorEnv
 
-RAM = partial(plangym_like.make, "ALE/MsPacman-v5", obs_type="ram", remove_time_limit=False)
-SHORT = partial(gymnasium.make, "HalfCheetah-v5", max_episode_steps=17)
 SEEDS = [3, 4, 99, 3, 12]
-MODES = pytest.mark.parametrize("mode", ["step", "step_next", "step_same"])
 
 MakeLanes = Callable[..., ProcessLanes]
-
-
-@pytest.fixture
-def make() -> Iterator[MakeLanes]:
-    with closing_all(ProcessLanes) as make_lanes:
-        yield make_lanes
 
 
 def _here(sources: Any, count: int = len(SEEDS)) -> Lanes:
@@ -57,38 +45,15 @@ def _pids(lanes: ProcessLanes) -> list[int]:
     return [worker.process.pid for worker in lanes.pool.workers]
 
 
-@MODES
-@pytest.mark.parametrize(
-    ("sources", "steps"),
-    first_of([("CartPole-v1", 120), (SHORT, 40), (RAM, 30), (Nested, 60)], 2),
-    ids=["CartPole", "HalfCheetah", "MsPacman", "Nested"],
-)
-def test_any_number_of_processes_gives_the_same(
-    make: MakeLanes, sources: Any, steps: int, mode: str
-) -> None:
-    if sources is SHORT:
-        pytest.importorskip("mujoco")
-    expected = Player(_here(sources), mode).play(SEEDS, steps)
-    if sources is not RAM:
-        assert any(flags.any() for _, _, *both, _, _ in expected[1:] for flags in both)
-    n_workers = 2 if mode == "step_next" else 3
-    played = Player(make(sources, len(SEEDS), n_workers), mode).play(SEEDS, steps)
-    assert plain(played) == plain(expected)
-
-
-def test_observations_that_are_objects(make: MakeLanes) -> None:
-    expected = Player(_here(Teller), "step_same").play(SEEDS, 40)
-    played = Player(make(Teller, len(SEEDS)), "step_same").play(SEEDS, 40)
-    assert plain(played) == plain(expected)
-    assert any(flags.any() for _, _, flags, *_ in expected[1:])
-
-
 @pytest.fixture
-def robots(make: MakeLanes) -> tuple[Player, Player]:
+def robots(make_lanes: MakeLanes) -> tuple[Player, Player]:
     """Return lanes of robots in several processes and in this one, which have just started."""
     pytest.importorskip("mujoco")
     count = 12  # so that each part has a vectorised form
-    players = Player(make("HalfCheetah-v5", count)), Player(lanes_from("HalfCheetah-v5", count))
+    players = (
+        Player(make_lanes("HalfCheetah-v5", count)),
+        Player(lanes_from("HalfCheetah-v5", count)),
+    )
     for player in players:
         player.start(range(count))
     return players
@@ -104,7 +69,7 @@ def test_infos_as_columns(robots: tuple[Player, Player]) -> None:
             player.lanes.step(actions, StepArrays(player.obs, *arrays))
         columns = lanes.info_columns()
         assert columns is not None
-        assert plain(columns) == plain(twin.info_columns())
+        assert_same(columns, twin.info_columns())
         if number % 2:
             assert lanes.infos == twin.infos
             assert lanes.info_columns() is None
@@ -113,18 +78,18 @@ def test_infos_as_columns(robots: tuple[Player, Player]) -> None:
     assert lanes.infos == twin.infos
 
 
-def test_a_factory_for_each_lane(make: MakeLanes) -> None:
+def test_a_factory_for_each_lane(make_lanes: MakeLanes) -> None:
     limits = [5, 6, 7, 8, 9]
     factories = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=n) for n in limits]
     expected = Player(_here(factories)).play(SEEDS, 30)
-    lanes = make(factories, len(factories), n_workers=3)
-    assert plain(Player(lanes).play(SEEDS, 30)) == plain(expected)
+    lanes = make_lanes(factories, len(factories), n_workers=3)
+    assert_same(Player(lanes).play(SEEDS, 30), expected)
     assert lanes.call("spec") == _here(factories).call("spec")
     assert len(lanes.spaces) == 5
 
 
-def test_observations_go_to_any_memory(make: MakeLanes) -> None:
-    lanes, twin = make("CartPole-v1", 4), _here("CartPole-v1", 4)
+def test_observations_go_to_any_memory(make_lanes: MakeLanes) -> None:
+    lanes, twin = make_lanes("CartPole-v1", 4), _here("CartPole-v1", 4)
     shared, expected = lanes.start(SEEDS[:4]), twin.start(SEEDS[:4])
     assert shared.tobytes() == expected.tobytes()
     before = shared.copy()
@@ -146,8 +111,8 @@ def test_observations_go_to_any_memory(make: MakeLanes) -> None:
     assert results[0].dtype == np.float32
 
 
-def test_calls_and_attributes(make: MakeLanes) -> None:
-    lanes: Any = make("CartPole-v1", 4)
+def test_calls_and_attributes(make_lanes: MakeLanes) -> None:
+    lanes: Any = make_lanes("CartPole-v1", 4)
     twin: Any = _here("CartPole-v1", 4)
     records = []
     for each in (lanes, twin):
@@ -157,9 +122,9 @@ def test_calls_and_attributes(make: MakeLanes) -> None:
         each.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
         assert player.lanes.call("gravity") == [1.0, 2.0, 3.0, 4.0]
         assert player.lanes.call("has_wrapper_attr", "length") == [True] * 4
-        records.append([plain(player.step()[:4]) for _ in range(5)])
+        records.append([content(player.step()[:4]) for _ in range(5)])
     assert records[0] == records[1]
-    rendering = make(partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array"), 2)
+    rendering = make_lanes(partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array"), 2)
     rendering.start([1, 1])
     first, second = rendering.call("render")
     assert first.ndim == 3 and first.tobytes() == second.tobytes()
@@ -183,9 +148,9 @@ def _touching(lanes: Any, count: int = 5) -> Any:
 
 @pytest.mark.parametrize("touched", first_of([[0, 3], [4], [1], [2, 3, 4]], 2))
 def test_an_exception_names_its_lane_and_the_others_go_on(
-    make: MakeLanes, touched: list[int]
+    make_lanes: MakeLanes, touched: list[int]
 ) -> None:
-    lanes, twin = make(Touchy, 5, 3), _here(Touchy)
+    lanes, twin = make_lanes(Touchy, 5, 3), _here(Touchy)
     obs, expected = lanes.start(SEEDS), twin.start(SEEDS)
     results = np.zeros(5), np.zeros(5, bool), np.zeros(5, bool)
     with pytest.raises(ArithmeticError, match="it was touched") as caught:
@@ -224,25 +189,25 @@ def test_what_cannot_be() -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, AlarmError])
 @pytest.mark.parametrize("number", first_of([1, 30, 60, 90, 9, 20, 40, 50, 70, 80, 100, 110], 4))
 def test_ctrl_c_at_any_moment_leaves_no_stale_reply(
-    make: MakeLanes, number: int, error: type[BaseException]
+    make_lanes: MakeLanes, number: int, error: type[BaseException]
 ) -> None:
-    lanes = make("CartPole-v1", 4, vectorise=False)
+    lanes = make_lanes("CartPole-v1", 4, vectorise=False)
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
     moment = Moment(number)
     with moment.strikes(error):
         player.step()
     expected = Player(lanes_from("CartPole-v1", 4, vectorise=False)).play(SEEDS[:4], 12)
-    assert plain(Player(lanes).play(SEEDS[:4], 12)) == plain(expected)
+    assert_same(Player(lanes).play(SEEDS[:4], 12), expected)
     # A step has few moments, and Python 3.13 shows only some of them to a tracer.
     assert moment.where is not None or number > 1
 
 
 def test_an_exception_of_a_signal_handler_is_not_the_result_of_a_task(
-    make: MakeLanes, monkeypatch: pytest.MonkeyPatch
+    make_lanes: MakeLanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_lanes, "_LINGER_SECONDS", 0.0)
-    envs = PlanVectorEnv(make(Fuse, 4))
+    envs = PlanVectorEnv(make_lanes(Fuse, 4))
     envs.reset(seed=0)
     take_task, alarms = LanesWorker.take_task, [AlarmError]
 
@@ -273,7 +238,7 @@ class Waits(Nested):
         return super().step(action)
 
 
-def test_ctrl_c_while_a_process_is_waited_for(make: MakeLanes) -> None:
+def test_ctrl_c_while_a_process_is_waited_for(make_lanes: MakeLanes) -> None:
     told, tell = os.pipe()
     waiting, go_on = os.pipe()
     owner = os.getpid()
@@ -283,7 +248,7 @@ def test_ctrl_c_while_a_process_is_waited_for(make: MakeLanes) -> None:
         ends = [f"/proc/{owner}/fd/{fd}" for fd in (tell, waiting)]
         return Waits(os.open(ends[0], os.O_WRONLY), os.open(ends[1], os.O_RDONLY))
 
-    lanes = make(waits_elsewhere, 2)
+    lanes = make_lanes(waits_elsewhere, 2)
     obs = lanes.start([1, 2])
     results = np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)
 
@@ -302,19 +267,19 @@ def test_ctrl_c_while_a_process_is_waited_for(make: MakeLanes) -> None:
     os.close(go_on)
     expected = _here(Nested, 2).start([8, 9])
     lanes.reset(obs, seeds=[8, 9])
-    assert plain(obs) == plain(expected)
+    assert_same(obs, expected)
     assert lanes.stats.deaths == 0
     lanes.close()
     for fd in (told, tell, waiting):
         os.close(fd)
 
 
-def test_close(make: MakeLanes) -> None:
+def test_close(make_lanes: MakeLanes) -> None:
     with ExternalProcess(dict) as process:  # the fork server may stay
         process.wait_ready(100)
     gc.collect()
     before = descriptors(), len(workers())
-    lanes = make("CartPole-v1", 4, 3)
+    lanes = make_lanes("CartPole-v1", 4, 3)
     player = Player(lanes)
     player.play(SEEDS[:4], 3)
     pids = _pids(lanes)

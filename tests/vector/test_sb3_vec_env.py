@@ -19,7 +19,6 @@ from usual import first_of
 
 from plangym_like import make_vec
 from plangym_like.errors import ClosedError
-from plangym_like.vector import make_vec as make_vec_module
 
 sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
 vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
@@ -116,8 +115,8 @@ def test_attributes_and_states() -> None:
         envs.reset()
 
 
-def test_wrappers_of_environments_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_vec_module, "_is_worth_messages", lambda *_, **__: True)
+@pytest.mark.usefixtures("always_in_processes")
+def test_wrappers_of_environments_in_other_processes() -> None:
     limits = [5, -1, -1, 5]
     sources = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=limit) for limit in limits]
     envs = make_vec(sources, n_workers=2).as_sb3()
@@ -140,8 +139,8 @@ def test_the_first_reset_comes_first() -> None:
     envs.close()
 
 
-def test_attributes_outlive_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_vec_module, "_is_worth_messages", lambda *_, **__: True)
+@pytest.mark.usefixtures("always_in_processes")
+def test_attributes_outlive_a_process() -> None:
     vectorised = make_vec("CartPole-v1", 4, 2)
     envs = vectorised.as_sb3()
     envs.reset()
@@ -152,12 +151,10 @@ def test_attributes_outlive_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     envs.close()
 
 
+@pytest.mark.usefixtures("always_in_processes")
 @pytest.mark.parametrize("rollouts", [3, pytest.param(80, marks=pytest.mark.full)])
 def test_learning_goes_on_when_processes_are_killed(
-    rollouts: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    rollouts: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     from stable_baselines3.common.callbacks import BaseCallback
 
@@ -168,7 +165,6 @@ def test_learning_goes_on_when_processes_are_killed(
         def _on_step(self) -> bool:
             return True
 
-    monkeypatch.setattr(make_vec_module, "_is_worth_messages", lambda *_, **__: True)
     envs = make_vec("CartPole-v1", 8, 2)
     adapted = envs.as_sb3()
     model = sb3.PPO("MlpPolicy", adapted, n_steps=64, batch_size=128, seed=1, device="cpu")

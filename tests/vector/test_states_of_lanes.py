@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
+from small_envs import Sleds
 from usual import first_of
 
 import plangym_like
@@ -111,34 +111,6 @@ def test_lanes_that_begin_without_seeds_share_no_noise() -> None:
             obs.append(np.empty_like(obs[0]))
             lanes.reset(obs[-1])
         assert len({row.tobytes() for rows in obs for row in rows}) == 9
-
-
-class Sleds(gymnasium.Env[Any, Any]):
-    """Has a state of its own, and steps many at once."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
-    action_space = gymnasium.spaces.Discrete(3)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.x = np.array([self.np_random.normal(), 0.0])
-        return self.x.astype(np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        states, obs, rewards, ended, cut = self.step_states(self.x[None], np.array([action]))
-        self.x = states[0]
-        return obs[0], float(rewards[0]), bool(ended[0]), bool(cut[0]), {}
-
-    def save_state(self) -> Any:
-        return self.x
-
-    def load_state(self, saved: Any) -> None:
-        self.x = saved
-
-    def step_states(self, states: Any, actions: Any) -> Any:
-        states = states + 0.1 * np.stack([states[:, 1], actions - 1.0], 1)
-        far = abs(states[:, 0])
-        return states, states.astype(np.float32), -far, far > 2, np.zeros(len(far), bool)
 
 
 def test_an_environment_of_the_users_is_stepped_by_its_step_states() -> None:

@@ -17,7 +17,6 @@ from small_envs import Levers, Nested, Teller
 import plangym_like
 from plangym_like import make_vec
 from plangym_like.errors import ClosedError, InputError, SnapshotError, StateError
-from plangym_like.vector import make_vec as make_vec_module
 
 # What torchrl and torch do in their own code.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -223,8 +222,8 @@ class Greedy(Nested):
     observation_space = spaces.Dict(reward=spaces.Discrete(2))
 
 
-def test_a_process_that_dies_ends_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_vec_module, "_is_worth_messages", lambda *_, **__: True)
+@pytest.mark.usefixtures("always_in_processes")
+def test_a_process_that_dies_ends_episodes() -> None:
     vectorised = make_vec("CartPole-v1", 4, 2)
     env = vectorised.as_torchrl(states=True)
     first = env.reset()

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from playing import closing_all
 from small_envs import Nested
 from test_make_vec import HAS_BOX2D, same
 from usual import first_of
 
 import plangym_like
 from plangym_like.envs.mujoco.env import MujocoSimulator
-from plangym_like.errors import (
-    InputError,
-    StateMismatchError,
-)
-from plangym_like.vector import make_vec as module
+from plangym_like.errors import InputError, StateMismatchError
 
 SOURCES = [
     "CartPole-v1",
@@ -41,16 +36,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module_
 
 
 @pytest.fixture(autouse=True)
-def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_rows(always_in_processes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every form of lanes for few environments, too."""
-    monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
     monkeypatch.setattr(MujocoSimulator, "fewest_rows", 4)
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., Any]]:
-    with closing_all() as make_one:
-        yield make_one
 
 
 @IN_TURN

@@ -341,18 +341,18 @@ def assemble(
     agent_info, env_info : DictTensor, optional
         With one row for each of `rows`.
     """
-    place = torch.full((max(rows) + 1,), -1)
-    place[torch.tensor(rows)] = torch.arange(len(rows))
+    position = torch.full((max(rows) + 1,), -1)
+    position[torch.tensor(rows)] = torch.arange(len(rows))
     lengths = torch.zeros(len(rows), dtype=torch.int64)
     for part in parts:
-        lengths[place[part.rows]] = part.lengths
+        lengths[position[part.rows]] = part.lengths
     longest = int(lengths.max())
 
     def join(*tensors: torch.Tensor) -> torch.Tensor:
         first = tensors[0]
         whole = torch.zeros((len(rows), longest, *first.shape[2:]), dtype=first.dtype)
         for part, steps in zip(parts, tensors, strict=True):
-            whole[place[part.rows], : len(steps)] = steps.transpose(0, 1)
+            whole[position[part.rows], : len(steps)] = steps.transpose(0, 1)
         return whole
 
     steps = tree_map(join, *(part.tensors for part in parts))

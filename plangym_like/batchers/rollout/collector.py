@@ -222,8 +222,8 @@ class Collector:
                     f"the actor's info has the keys {list(info)} now, but had {list(row.actor)} in "
                     "its first output"
                 )
-            for key, place in row.actor.items():
-                copy_fitting(place, info[key], f"the actor's {key!r}", is_action=False)
+            for key, rows in row.actor.items():
+                copy_fitting(rows, info[key], f"the actor's {key!r}", is_action=False)
             row.stepno[...] = episodes.timestep
             ended = episodes.step(row.actions, row.outcome, previous)
             if options.infos:

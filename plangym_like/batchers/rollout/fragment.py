@@ -337,15 +337,15 @@ class InfoColumns:
     def note(self, infos: Mapping[Any, Any], t: int, lane: int, path: Path = ()) -> None:
         """Note the numbers in the info of one lane at step `t`; leave out everything else."""
         for key, value in infos.items():
-            place = (*path, key)
+            inner = (*path, key)
             if isinstance(value, Mapping):
-                self.note(value, t, lane, place)
+                self.note(value, t, lane, inner)
                 continue
             kind = type(value)
             if kind not in _NUMBERS and not (kind is int and abs(value) < 2**63):
                 value = _as_numbers(value)
             if value is not None:
-                self._noted.setdefault(place, []).append((t, lane, value))
+                self._noted.setdefault(inner, []).append((t, lane, value))
 
     def columns(self, num_steps: int, num_lanes: int) -> Columns:
         """Return a column ``(T, B, ...)`` for each path, with 0 where a step's info lacks it.

@@ -86,7 +86,7 @@ def rollout(
     starts = StartStates.of(states)
     if starts is not None:
         starts.check(lanes.num_lanes)
-    place = torch.device("cpu" if device is None else device)
+    target = torch.device("cpu" if device is None else device)
     options = FragmentOptions(n_steps, sticky=sticky, keep_final=keep_final, infos=infos)
     collector = Collector(
         lanes,
@@ -95,9 +95,9 @@ def rollout(
         seed=group,
         streams=RandomStreams(None if group is None else group.words),
         states=starts,
-        device=None if place.type == "cpu" else place,
+        device=None if target.type == "cpu" else target,
     )
-    return SameRollout(actor, collector, options, place)
+    return SameRollout(actor, collector, options, target)
 
 
 class SameRollout(RolloutIterator):

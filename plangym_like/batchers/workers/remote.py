@@ -371,19 +371,21 @@ class RayWorkers(WorkerGroup):
     @property
     def pids(self) -> list[int]:
         """The process ids of the actors that have made their objects."""
-        return [place[0] for place in map(self._place, range(self.num_workers)) if place]
+        return [
+            location[0] for location in map(self._location, range(self.num_workers)) if location
+        ]
 
-    def _place(self, worker: int) -> tuple[int, str] | None:
+    def _location(self, worker: int) -> tuple[int, str] | None:
         """Return the process id and node of an actor; ``None`` if they are not known yet."""
         made = self._made[worker]
         if not made.done() or made.exception() is not None:
             return None
-        place: tuple[int, str] = made.result()
-        return place
+        location: tuple[int, str] = made.result()
+        return location
 
     def describe(self, worker: int) -> str:
-        place = self._place(worker)
-        about = "not ready yet" if place is None else f"pid {place[0]} on node {place[1]}"
+        location = self._location(worker)
+        about = "not ready yet" if location is None else f"pid {location[0]} on node {location[1]}"
         return f"worker {self.name}-{worker} ({about})"
 
     def _is_ready(self, worker: int) -> bool:
@@ -403,10 +405,10 @@ class RayWorkers(WorkerGroup):
         try:
             value, error = job.call.result()
         except ray_session.import_ray().exceptions.RayError as death:
-            place, told = self._place(job.worker), " ".join(str(death).split())
+            location, told = self._location(job.worker), " ".join(str(death).split())
             raise WorkerDiedError(
                 f"{self.describe(job.worker)} has died, and its jobs are lost: {told}",
-                None if place is None else place[0],
+                None if location is None else location[0],
             ) from None
         if error is not None:
             raise unpack_exception(error)
@@ -436,7 +438,7 @@ class RayWorkers(WorkerGroup):
         if ray.is_initialized():
             for actor in actors:
                 actor.stop.options(concurrency_group=_CONTROL_THREAD).remote()
-            ready = [actor for worker, actor in enumerate(actors) if self._place(worker)]
+            ready = [actor for worker, actor in enumerate(actors) if self._location(worker)]
             closing = [actor.close.remote() for actor in ready]
             if closing:
                 seconds = min(timeout, _CLOSE_SECONDS)

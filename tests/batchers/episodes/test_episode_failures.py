@@ -16,10 +16,7 @@ from usual import first_of
 from plangym_like.batchers import Workers
 from plangym_like.batchers.episodes import Batcher, EpisodeBatcher
 from plangym_like.batchers.workers.group import WorkerGroup
-from plangym_like.errors import (
-    ClosedError,
-    InputError,
-)
+from plangym_like.errors import ClosedError, InputError
 
 # Both have the same workers.
 KINDS: Any = pytest.mark.parametrize("kind", first_of([EpisodeBatcher, Batcher]))

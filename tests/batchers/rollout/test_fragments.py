@@ -8,40 +8,25 @@ import numpy as np
 import pytest
 import torch
 from counting import Count, Follower, Recurrent
+from making import same_lanes, single_lanes, two_groups, two_groups_here
 from small_envs import Nested
 from usual import first_of
 
-from plangym_like.batchers.rollout import BaseActorModule, Fragment, multi, same, single
+from plangym_like.batchers.rollout import BaseActorModule, Fragment, multi, same
 
-T, LANES = 5, 3
-
-
-def _same(factory: Callable[[], Any], actor: Any, **options: Any) -> Any:
-    return same.rollout([factory() for _ in range(LANES)], actor, T, **options)
-
-
-def _single(factory: Callable[[], Any], actor: Any, **options: Any) -> Any:
-    return single.rollout(factory, actor, T, LANES, **options)
-
-
-def _multi(factory: Callable[[], Any], actor: Any, **options: Any) -> Any:
-    return multi.rollout(factory, actor, T, 2, LANES, 4, 1, ordered=True, **options)
-
-
-def _joined(factory: Callable[[], Any], actor: Any, **options: Any) -> Any:
-    return multi.rollout(factory, actor, T, 2, LANES, 4, 2, ordered=True, **options)
+T = 5
 
 
 MODES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
     # how, options, every how many-th fragment goes on where the last one ended
-    "same": (_same, {}, 1),
-    "multi": (_multi, {"workers": 2}, 2),
-    "same seeded": (_same, {"seed": 3}, 1),
-    "single": (_single, {}, 1),
-    "single here": (_single, {"workers": 0}, 1),
-    "multi in one worker": (_multi, {"workers": 1}, 2),
-    "multi here": (_multi, {"workers": 0}, 2),
-    "joined": (_joined, {"workers": 2}, 1),
+    "same": (same_lanes, {}, 1),
+    "multi": (two_groups, {"n_per_batch": 1}, 2),
+    "same seeded": (same_lanes, {"seed": 3}, 1),
+    "single": (single_lanes, {}, 1),
+    "single here": (single_lanes, {"workers": 0}, 1),
+    "multi in one worker": (two_groups, {"n_per_batch": 1, "workers": 1}, 2),
+    "multi here": (two_groups_here, {"n_per_batch": 1}, 2),
+    "joined": (two_groups, {}, 1),
 }
 
 

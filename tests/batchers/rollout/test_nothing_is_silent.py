@@ -1,42 +1,30 @@
 """What would spoil a fragment without a word: ends that vanish, interrupts, infos that change."""
 
-import signal
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from counting import Count, Follower, Recurrent
+from counting import Count, Follower, Interrupted, Recurrent
+from making import same_lanes, two_groups, two_groups_here
 from usual import first_of
 
-from plangym_like.batchers.rollout import BaseActorModule, Fragment, evaluate, multi, same
+from plangym_like.batchers.rollout import BaseActorModule, Fragment, evaluate, same
 from plangym_like.errors import ClosedError, InputError
 
 Make = Callable[..., Any]
-T, LANES = 5, 3
-
-
-def _same(factory: Any, actor: Any, **options: Any) -> Any:
-    return same.rollout([factory() for _ in range(LANES)], actor, T, **options)
-
-
-def _multi(factory: Any, actor: Any, **options: Any) -> Any:
-    return multi.rollout(factory, actor, T, 2, LANES, 4, 2, workers=2, ordered=True, **options)
-
-
-def _multi_here(factory: Any, actor: Any, **options: Any) -> Any:
-    return multi.rollout(factory, actor, T, 2, LANES, 4, 2, workers=0, ordered=True, **options)
+T = 5
 
 
 # All of them use one collector.
-COLLECTORS = [_multi_here, _multi, _same]
+COLLECTORS = [two_groups_here, two_groups, same_lanes]
 EVERYWHERE = pytest.mark.parametrize("make", first_of(COLLECTORS))
 # What a worker writes into shared memory, or sends.
 THERE_TOO = pytest.mark.parametrize("make", first_of(COLLECTORS, 2))
-HERE = pytest.mark.parametrize("make", first_of([_same, _multi_here]))
+HERE = pytest.mark.parametrize("make", first_of([same_lanes, two_groups_here]))
 
 
 # Exceptions that mean something to a loop or to a program
@@ -71,7 +59,7 @@ def test_a_loop_over_fragments_never_ends_by_itself(make: Make, at: str) -> None
     def factory() -> Any:
         return next(iter(())) if at == "factory" else Raises(StopIteration(), at)
 
-    if at == "factory" and make is _same:
+    if at == "factory" and make is same_lanes:
         pytest.skip("environments are made by the caller")
     it = make(factory, Exhausted() if at == "actor" else Follower(), infos=False)
     with it, pytest.raises(RuntimeError, match="StopIteration"):
@@ -83,34 +71,13 @@ def test_a_loop_over_fragments_never_ends_by_itself(make: Make, at: str) -> None
 
 @pytest.mark.parametrize("error", first_of([SystemExit(0), KeyboardInterrupt(), GeneratorExit()]))
 def test_a_worker_cannot_end_the_program(error: BaseException) -> None:
-    it = _multi(lambda: Raises(error, "step"), Follower(), infos=False)
+    it = two_groups(lambda: Raises(error, "step"), Follower(), infos=False)
     with it, pytest.raises(RuntimeError, match=type(error).__name__):
         for _ in islice(it, 9):
             pass
 
 
 # Ctrl-C
-
-
-class Interrupted(Count):
-    """Gets a Ctrl-C in its step, or in its reset, when that is asked for."""
-
-    armed: ClassVar[list[tuple[str, int]]] = []
-
-    def _perhaps(self, where: str) -> None:
-        if (where, self.index) in self.armed:
-            self.armed.clear()
-            signal.raise_signal(signal.SIGINT)
-
-    def step(self, action: Any) -> Any:
-        self._perhaps("step")
-        result = super().step(action)
-        self._perhaps("stepped")
-        return result
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        self._perhaps("reset")
-        return super().reset(seed=seed, options=options)
 
 
 def _check(fragment: Fragment) -> None:
@@ -257,7 +224,7 @@ def test_an_info_of_another_form_is_an_error(first: Any, later: Any, message: st
         return {"x": first if index < 4 else later}
 
     with pytest.raises(InputError, match=message):
-        _infos(_same, says, {})
+        _infos(same_lanes, says, {})
 
 
 # What actors answer
@@ -285,6 +252,12 @@ def test_bfloat16_infos_and_states(make: Make) -> None:
         assert fragment.final.value.dtype == fragment.final.hx.dtype == torch.bfloat16
 
 
+def _proper(zeros: Any, **infos: Any) -> Any:
+    """Return actions, states and infos."""
+    info = {"value": zeros, "n": zeros.long(), "x": zeros, **infos}
+    return zeros.long(), zeros[..., None], info
+
+
 class Answers(BaseActorModule):
     """Gives proper answers until it has seen three steps, and then those of `later`."""
 
@@ -293,22 +266,20 @@ class Answers(BaseActorModule):
         self.later = later
 
     def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
-        if obs[0, 0, 0] < 3:
-            width = obs.shape[1]
-            zeros = torch.zeros(1, width)
-            return zeros.long(), torch.zeros(1, width, 2), {"value": zeros, "n": zeros.long()}
-        return self.later(torch.zeros(1, obs.shape[1]))
+        answer = _proper if obs[0, 0, 0] < 3 else self.later
+        return answer(torch.zeros(1, obs.shape[1]))
 
 
 LATER: dict[str, Callable[[Any], Any]] = {
-    "fractions as actions": lambda z: (z + 0.7, z[..., None], {"value": z, "n": z.long()}),
-    "one action for all": lambda z: (z.long()[:, :1], z[..., None], {"value": z, "n": z.long()}),
-    "finer infos": lambda z: (z.long(), z[..., None], {"value": z, "n": z + 0.3}),
-    "more infos": lambda z: (z.long(), z[..., None], {"value": z, "n": z.long(), "x": z}),
+    "fractions as actions": lambda z: (z + 0.7, *_proper(z)[1:]),
+    "one action for all": lambda z: (z.long()[:, :1], *_proper(z)[1:]),
+    "finer infos": lambda z: _proper(z, n=z + 0.3),
+    "wider infos": lambda z: _proper(z, x=z.double()),
+    "more infos": lambda z: _proper(z, y=z),
     "fewer infos": lambda z: (z.long(), z[..., None], {"value": z}),
-    "one value for all": lambda z: (z.long(), z[..., None], {"value": z[:, :1], "n": z.long()}),
-    "another state": lambda z: (z.long(), z[..., None], {"value": z, "n": z.long()}),
-    "no state": lambda z: (z.long(), (), {"value": z, "n": z.long()}),
+    "one value for all": lambda z: _proper(z, value=z[:, :1]),
+    "another state": lambda z: (z.long(), z[..., None, None], _proper(z)[2]),
+    "no state": lambda z: (z.long(), (), _proper(z)[2]),
 }
 
 

@@ -1,29 +1,21 @@
 """Episodes that were cut off: what is known of their last observation, and what it is worth."""
 
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 from counting import Count, Follower, Recurrent
+from making import LANES, same_lanes, single_lanes, two_groups, two_groups_here
 from usual import first_of
 
-from plangym_like.batchers.rollout import BaseActorModule, Fragment, multi, same, single
+from plangym_like.batchers.rollout import BaseActorModule, Fragment, same
 from plangym_like.errors import InputError
 
-T, LANES = 15, 3
-MODES: dict[str, Callable[..., Any]] = {
-    "same": lambda env, actor, **o: same.rollout([env() for _ in range(LANES)], actor, T, **o),
-    "joined": lambda env, actor, **o: multi.rollout(
-        env, actor, T, 2, LANES, 4, 2, workers=2, ordered=True, **o
-    ),
-    "single": lambda env, actor, **o: single.rollout(env, actor, T, LANES, **o),
-    "here": lambda env, actor, **o: multi.rollout(
-        env, actor, T, 2, LANES, 4, 2, workers=0, ordered=True, **o
-    ),
-}
-EVERYWHERE = pytest.mark.parametrize("make", first_of(MODES.values()))
+T = 15
+EVERYWHERE = pytest.mark.parametrize(
+    "make", first_of([same_lanes, two_groups, single_lanes, two_groups_here])
+)
 
 
 @EVERYWHERE
@@ -32,7 +24,7 @@ def test_a_recurrent_critic_estimates_the_last_observation(make: Any, sticky: bo
     """Played again step by step, it says the same of what it would have been shown."""
     torch.manual_seed(0)
     actor = Recurrent()
-    with make(lambda: Count(limit=6), actor, seed=0, sticky=sticky) as it:
+    with make(lambda: Count(limit=6), actor, T, seed=0, sticky=sticky) as it:
         assert check_again(list(islice(it, 3)), actor) >= 2 * LANES
 
 
@@ -88,7 +80,7 @@ def test_an_episode_that_terminated_is_worth_nothing_more(make: Any) -> None:
             ends = self.ends[self.number % 3] if self.index == 4 else (False, False)
             return obs, reward, *ends, {}
 
-    with make(Both, Follower(), seed=0, infos=False) as it:
+    with make(Both, Follower(), T, seed=0, infos=False) as it:
         fragment = next(it)
     final, state = fragment.final, fragment.state
     assert final is not None

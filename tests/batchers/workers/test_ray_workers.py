@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from plangym_like.batchers.workers.hosted import GroupContext
 from plangym_like.batchers.workers.remote import start_workers
 from plangym_like.errors import (
     ClosedError,
-    MissingExtraError,
     WorkerTimeoutError,
 )
 
@@ -126,9 +124,3 @@ def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
         with pytest.raises(ClosedError, match="no progress"):
             workers.wait()
         assert_gone([pid])
-
-
-def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[ray\]'"):
-        Workers(ray=True)

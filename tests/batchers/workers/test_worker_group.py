@@ -69,12 +69,9 @@ class Settings:
 
 
 @WORKERS
+@pytest.mark.usefixtures("gymnasium_registry")
 @pytest.mark.filterwarnings("ignore:.*Overriding environment")
-def test_objects_are_made_with_the_settings_of_the_caller(
-    num_workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+def test_objects_are_made_with_the_settings_of_the_caller(num_workers: int) -> None:
     entry_point = gymnasium.registry["CartPole-v1"].entry_point
     gymnasium.register("CartPole-v1", entry_point, max_episode_steps=2)
     precision = torch.get_float32_matmul_precision()

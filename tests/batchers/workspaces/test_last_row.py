@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from count_env import Count, Turns, counting
+from counting import Interrupted
 from gymnasium.wrappers import Autoreset
 
 from plangym_like.batchers.workspaces import (
@@ -47,21 +48,6 @@ def test_the_row_where_they_stand_is_known_wherever_it_went(move: Any) -> None:
     agent(moved, t=size, n_steps=10)
     for name in ("env/timestep", "env/env_obs", "env/done"):
         assert moved[name][-11:].equal(whole[name][-11:])
-
-
-class Interrupted(Count):
-    armed: ClassVar[list[tuple[str, int]]] = []
-
-    def _perhaps(self, where: str) -> None:
-        if (where, self.index) in self.armed:
-            self.armed.clear()
-            signal.raise_signal(signal.SIGINT)
-
-    def step(self, action: Any) -> Any:
-        self._perhaps("step")
-        result = super().step(action)
-        self._perhaps("stepped")
-        return result
 
 
 class Stops(Agent):

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
+from gymnasium.utils import EzPickle
 
 
 class Mood(enum.Enum):
@@ -73,6 +74,25 @@ class Dungeon(gym.Env):
         image = np.zeros((8, self.size, 3), np.uint8)
         image[:, self.cells.index(self.here)] = 255
         return image
+
+
+class Shy(EzPickle, Dungeon):
+    """Says that it cannot be pickled."""
+
+    def __init__(self) -> None:
+        Dungeon.__init__(self)
+        EzPickle.__init__(self)
+
+
+class ClassCounter(Dungeon):
+    """Remembers in its class."""
+
+    total = 0
+
+    def step(self, action: Any) -> Any:
+        ClassCounter.total += 1
+        obs, reward, *rest = super().step(action)
+        return obs, reward + ClassCounter.total, *rest
 
 
 class Diary(gym.Wrapper):

@@ -10,10 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from continuation import (
-    assert_equals_gymnasium,
-    assert_goes_on,
-)
+from continuation import assert_equals_gymnasium, assert_goes_on
 from dungeon import CHAINS, Dungeon
 from suite import TAXI
 from usual import first_of

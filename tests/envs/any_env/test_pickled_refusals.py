@@ -8,28 +8,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from continuation import (
-    saved,
-)
-from dungeon import Dungeon
-from gymnasium.utils import EzPickle
+from continuation import saved
+from dungeon import ClassCounter, Dungeon, Shy
 
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
-from plangym_like.errors import (
-    SnapshotError,
-)
+from plangym_like.errors import SnapshotError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
 
 # What is refused
-
-
-class Wrapped(Dungeon, EzPickle):
-    def __init__(self) -> None:
-        Dungeon.__init__(self)
-        EzPickle.__init__(self)
 
 
 class Reduced(Dungeon):
@@ -50,21 +39,6 @@ class Threaded(Dungeon):
     def __init__(self) -> None:
         super().__init__()
         self.workers = [threading.Thread()]
-
-
-class ClassCounter(Dungeon):
-    total = 0
-
-    def step(self, action: Any) -> Any:
-        type(self).total += 1
-        obs, reward, *rest = super().step(action)
-        return obs, reward + ClassCounter.total, *rest
-
-
-class GlobalDrawing(Dungeon):
-    def step(self, action: Any) -> Any:
-        obs, _, *rest = super().step(action)
-        return obs, np.random.random(), *rest
 
 
 class Parts:
@@ -88,12 +62,11 @@ class Incomplete(Dungeon):
 
 
 REFUSED = {
-    Wrapped: "Wrapped is an EzPickle.*from a pickle in its initial state.*write a Simulator",
+    Shy: "Shy is an EzPickle.*from a pickle in its initial state.*write a Simulator",
     Reduced: "Reduced has its own __reduce__",
     Filed: r"Filed\.file, an object of class _io\.TextIOWrapper, cannot be pickled",
     Threaded: r"Threaded\.workers, .*cannot be pickled: the work of a thread.*state_attributes",
     ClassCounter: r"ClassCounter does not repeat itself.*the reward of step",
-    GlobalDrawing: r"GlobalDrawing does not repeat itself.*the reward of step",
     Incomplete: "after it was restored from a pickle, it raised AttributeError",
 }
 

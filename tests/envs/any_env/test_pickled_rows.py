@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from continuation import (
-    content,
-)
+from continuation import content
 from dungeon import Dungeon
 
 from plangym_like.envs.pickled import PickledEnv

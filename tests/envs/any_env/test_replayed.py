@@ -10,9 +10,8 @@ from backends import sending
 from comparing import assert_same, reached, sampler
 from continuation import assert_equals_gymnasium, assert_goes_on, saved
 from dungeon import CHAINS as DUNGEON_CHAINS
-from dungeon import Dungeon
+from dungeon import ClassCounter, Dungeon, Shy
 from gymnasium import spaces
-from gymnasium.utils import EzPickle
 from small_envs import Fuse, Nested, Teller
 from usual import first_of
 
@@ -28,14 +27,6 @@ from plangym_like.snapshots.replay import ReplayCache
 from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
-
-
-class Inner(EzPickle, Dungeon):
-    """A dungeon that says it cannot be pickled."""
-
-    def __init__(self) -> None:
-        Dungeon.__init__(self)
-        EzPickle.__init__(self)
 
 
 class Keeper(gymnasium.Env):
@@ -146,12 +137,12 @@ def test_few_copies_are_slower_and_as_exact(most: int) -> None:
 
 
 def test_workers_agree_and_rows_travel() -> None:
-    serial = ReplayedEnv(Inner)
+    serial = ReplayedEnv(Shy)
     states = reached(serial, 24, every=2)
     actions = np.arange(24) % 3
     expected = serial.step_batch(actions, states)
     for options in ({"n_workers": 1, "isolate": True},):
-        with sending(plangym_like.make(Inner, **options)) as env:
+        with sending(plangym_like.make(Shy, **options)) as env:
             assert env.snapshot == "replay"
             assert_same(env.step_batch(actions, states), expected)
             assert_same(env.step_batch(actions[::-1], expected.states).states.shape, states.shape)
@@ -174,19 +165,10 @@ def test_a_log_that_outgrows_its_row_says_which_option_helps() -> None:
         env.step(action)  # only rows limit the length of an episode
 
 
-class WallClock(Dungeon):
-    ticks = 0
-
-    def step(self, action: Any) -> Any:
-        WallClock.ticks += 1
-        obs, _, *rest = super().step(action)
-        return obs, float(WallClock.ticks), *rest
-
-
 def test_what_does_not_repeat_itself_is_refused() -> None:
     reason = "(?s)does not repeat itself.*the reward of step 1 was.*do not read the clock"
     with pytest.raises(SnapshotError, match=reason):
-        ReplayedSimulator(WallClock)
+        ReplayedSimulator(ClassCounter)
 
 
 def test_what_was_another_elsewhere_is_found_out_in_the_current_state_too() -> None:
@@ -237,7 +219,7 @@ def test_a_step_that_raises_leaves_the_state() -> None:
     assert env.step(1)[0] == 3.0
 
 
-class Single(Inner):
+class Single(Shy):
     """Of which there can be but one at a time."""
 
     living = 0
@@ -290,7 +272,7 @@ def test_an_interrupt_at_any_moment_leaves_a_log_and_a_digest_that_fit(method: A
                 raise KeyboardInterrupt
         return trace
 
-    one, other = ReplayedSimulator(Inner), ReplayedSimulator(Inner)
+    one, other = ReplayedSimulator(Shy), ReplayedSimulator(Shy)
     root, row = np.zeros((2, one.payload_nbytes), np.uint8)
     one.reset(0)
     for _ in range(3):

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, reached
 from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import ClipReward, TimeLimit
+from small_envs import Sled, Sleds
 from usual import first_of
 
 import plangym_like
@@ -21,41 +21,6 @@ from plangym_like.errors import (
     StateCapacityError,
     StateFormatError,
 )
-
-
-class Sled(gymnasium.Env):
-    """A sled on ice; its state is two numbers."""
-
-    observation_space = Box(-np.inf, np.inf, (2,))
-    action_space = Discrete(3)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.x = np.array([self.np_random.normal(), 0.0])
-        return self.x.astype(np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.x = self.x + 0.1 * np.array([self.x[1], action - 1.0])
-        far = abs(self.x[0])
-        return self.x.astype(np.float32), -far, bool(far > 2), False, {}
-
-    def save_state(self) -> Any:
-        return self.x
-
-    def load_state(self, saved: Any) -> None:
-        self.x = saved
-
-
-class Sleds(Sled):
-    """The same, many at a time."""
-
-    chunks = 0
-
-    def step_states(self, states: Any, actions: Any) -> Any:
-        Sleds.chunks += 1
-        states = states + 0.1 * np.stack([states[:, 1], actions - 1.0], 1)
-        far = abs(states[:, 0])
-        return states, states.astype(np.float32), -far, far > 2, np.zeros(len(far), bool)
 
 
 class Log(Sled):

@@ -83,3 +83,13 @@ def assert_same_steps(env: Any, played: Played, order: np.ndarray) -> None:
         step = env.step(int(played.actions[number]), played.rows[number])
         assert content(step) == played.contents[number]
         assert step.state.tobytes() == played.next_rows[number].tobytes()
+
+
+def assert_restores(env: Any, other: Any, straight: Any, count: int) -> None:
+    """Play `count` moves in `env`, and step their rows in `other` and again in `env`."""
+    played = play(env, straight, count)
+    order = np.random.default_rng(1).permutation(count)
+    assert_same_batch(other, played, order)  # nothing of these games is kept there
+    other.simulator.clear_caches()
+    assert_same_steps(other, played, order[: count // 4])
+    assert_same_batch(env, played, order)

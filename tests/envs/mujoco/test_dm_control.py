@@ -1,12 +1,12 @@
 """The suite of dm_control: every task, its futures, its targets, its generator."""
 
-import sys
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from comparing import assert_same, row
+from block_steps import compare, pair
+from comparing import assert_same
 from continuation import assert_goes_on
 from usual import first_of, third_of
 
@@ -24,7 +24,7 @@ from plangym_like.envs.dm_control import (
     load_suite,
     parse,
 )
-from plangym_like.errors import InputError, MissingExtraError, StateMismatchError
+from plangym_like.errors import InputError, StateMismatchError
 from plangym_like.states.rows import HEADER_NBYTES
 
 suite = load_suite()
@@ -132,58 +132,26 @@ def test_unknown_names_raise_what_gymnasium_raises(name: str) -> None:
         plangym_like.make(name)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plangym_like.envs.dm_control", None)
-    with pytest.raises(MissingExtraError, match="dm-control"):
-        plangym_like.make("dm_control/walker-walk-v0")
-    with pytest.raises(gymnasium.error.Error):
-        plangym_like.make("walker-walk")
-
-
 # Batches
 
 
-def test_batches_are_what_single_steps_are() -> None:
-    with plangym_like.make("reacher-easy") as env:
-        states, actions = walk(env, 16, seed=3)
-        dt = np.random.default_rng(0).integers(1, 4, 16)
-        once = env.step_batch(actions, states, dt=dt)
-        for index in (0, 7, 15):
-            step = env.step(actions[index], states[index], int(dt[index]))
-            mine = row(once, index)
-            assert_same(mine[:2], (step.state, step.obs))
-            assert mine[2:5] == step[2:5]
-
-
 @pytest.mark.parametrize("limited", first_of([True, False]))
-@pytest.mark.parametrize("name", first_of(["walker-walk", "walker-stand", "walker-run"], 2))
+@pytest.mark.parametrize(
+    "name", first_of(["reacher-easy", "walker-walk", "walker-stand", "walker-run"], 3)
+)
 def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
-    kwargs: dict[str, Any] = {"remove_time_limit": not limited, "frameskip": 2}
-    with plangym_like.make(name, **kwargs) as fast, plangym_like.make(name, **kwargs) as slow:
-        slow.simulator.make_kernel = lambda kind: None
-        states, actions = walk(slow, 30, seed=3)
-        if limited:
-            # Some are beyond the end, some run into it, some stay before it.
-            at = slow.simulator.codec.count_at + HEADER_NBYTES
-            states[:, at : at + 8].view(np.int64)[:, 0] = np.arange(30) + 980
-        rng = np.random.default_rng(0)
-        dt, seeds = rng.integers(1, 5, 30), rng.integers(0, 99, 30)
-        plans = rng.uniform(-1, 1, (10, 7, 6))
-        assert fast.simulator.kernel_for(inputs_of(fast).actions) is not None
-        assert_same(fast.step_batch(actions, states), slow.step_batch(actions, states))
-        assert_same(
-            fast.step_batch(actions, states, dt=dt, seeds=seeds),
-            slow.step_batch(actions, states, dt=dt, seeds=seeds),
-        )
-        mine = fast.rollout_batch(plans, states[-10:], return_observations=True)
-        assert_same(mine, slow.rollout_batch(plans, states[-10:], return_observations=True))
-        assert mine.truncateds.any() == limited
-        assert None not in fast.simulator._kernels.values()
-        assert set(slow.simulator._kernels.values()) == {None}
-
-
-def inputs_of(env: Any) -> Any:
-    return env._layout.check(env.action_space.sample(), env.get_state(), 1, None)
+    fast, slow = pair(name, remove_time_limit=not limited, frameskip=2)
+    states, actions = walk(slow, 30, seed=3)
+    if limited:
+        # Some are beyond the end, some run into it, some stay before it.
+        at = slow.simulator.codec.count_at + HEADER_NBYTES
+        states[:, at : at + 8].view(np.int64)[:, 0] = np.arange(30) + 980
+    plans = np.random.default_rng(0).uniform(-1, 1, (30, 7, *actions.shape[1:]))
+    plans[:, 0] = actions
+    compare(fast, slow, states, plans)
+    assert fast.rollout_batch(plans, states).truncateds.any() == limited
+    kernels = set(fast.simulator._kernels.values())
+    assert kernels and (None in kernels) == (name == "reacher-easy")
 
 
 def test_what_a_form_does_not_cover_is_stepped_row_by_row() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from comparing import assert_same, row
+from block_steps import compare, pair
+from comparing import assert_same
 from continuation import assert_equals_gymnasium, assert_goes_on
 from usual import third_of
 
@@ -29,14 +30,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
 # What rows hold besides the integration state: nothing, all bodies' places, and two bodies' places.
 ENDING = ["Hopper-v5", "InvertedDoublePendulum-v5", "Walker2d-v4", "Ant-v4"]
-
-
-class Slow:
-    """The same simulator, every row stepped by the environment itself."""
-
-    def __init__(self, name: str, **kwargs: Any) -> None:
-        self.env = plangym_like.make(name, **kwargs)
-        self.env.simulator.make_kernel = lambda kind: None
 
 
 @pytest.fixture(scope="module")
@@ -98,67 +91,46 @@ def test_the_first_reward_needs_what_is_carried(
 # Chunks
 
 
+def compare_robots(name: str, **kwargs: Any) -> Any:
+    """Compare chunks with single steps; return a rollout."""
+    fast, slow = pair(name, **kwargs)
+    states, _ = reached(slow, 16, seed=6)
+    plans = np.array([[slow.action_space.sample() for _ in range(9)] for _ in states])
+    compare(fast, slow, states, plans)
+    kernels = set(fast.simulator._kernels.values())
+    assert kernels and None not in kernels
+    return fast.rollout_batch(plans, states, dt=2)
+
+
 @pytest.mark.parametrize("name", third_of(ROBOTS))
 def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
-    with plangym_like.make(name) as fast, Slow(name).env as slow:
-        states, actions = reached(slow, 20, seed=5)
-        assert fast.simulator.kernel_for(inputs_of(fast).actions) is not None
-        result = fast.step_batch(actions, states)
-        assert_same(result, slow.step_batch(actions, states))
-        for index in (0, 7, 19):
-            step = slow.step(actions[index], states[index])
-            mine = row(result, index)
-            assert_same(mine[:2], (step.state, step.obs))
-            assert mine[2:5] == step[2:5]
-            assert mine[5].keys() == step.info.keys()
-            for key, value in step.info.items():
-                np.testing.assert_array_equal(mine[5][key], value, key)
-
-
-def inputs_of(env: Any) -> Any:
-    return env._layout.check(env.action_space.sample(), env.get_state(), 1, None)
+    compare_robots(name)
 
 
 @pytest.mark.parametrize("name", third_of(["HalfCheetah-v5", "Humanoid-v5", *ENDING]))
 @pytest.mark.parametrize("limited", [False, True])
 def test_held_actions_and_rollouts(name: str, limited: bool) -> None:
-    kwargs: dict[str, Any] = {"frameskip": 2}
-    if limited:
-        # Some rows run into it at once, some later, and some are beyond it already.
-        kwargs.update(remove_time_limit=False, max_episode_steps=12)
-    with plangym_like.make(name, **kwargs) as fast, Slow(name, **kwargs).env as slow:
-        states, actions = reached(slow, 16, seed=6)
-        rng = np.random.default_rng(6)
-        dt = rng.integers(1, 5, 16)
-        seeds = rng.integers(0, 1000, 16)
-        for steps in (dt, 3):
-            mine = fast.step_batch(actions, states, dt=steps, seeds=seeds)
-            assert_same(mine, slow.step_batch(actions, states, dt=steps, seeds=seeds))
-        assert_same(fast.step_batch(actions, states[3]), slow.step_batch(actions, states[3]))
-        plans = rng.uniform(-1, 1, (16, 9, *fast.action_shape)).astype(np.float32)
-        plans = np.clip(plans, fast.action_space.low, fast.action_space.high)
-        for steps in (1, 2, dt):
-            mine = fast.rollout_batch(plans, states, dt=steps, return_observations=True)
-            other = slow.rollout_batch(plans, states, dt=steps, return_observations=True)
-            assert_same(mine, other)
-        if limited or name in ENDING:
-            assert (mine.terminateds | mine.truncateds).any()
+    # Some rows run into the limit at once, some later, and some are beyond it already.
+    kwargs = {"remove_time_limit": False, "max_episode_steps": 12} if limited else {}
+    found = compare_robots(name, frameskip=2, **kwargs)
+    if limited or name in ENDING:
+        assert (found.terminateds | found.truncateds).any()
 
 
 @pytest.mark.parametrize("dt", [10**12, np.array([1, 10**12])], ids=["one", "each"])
 def test_memory_does_not_grow_with_dt(dt: Any) -> None:
-    with plangym_like.make("Hopper-v5") as fast, Slow("Hopper-v5").env as slow:
-        states, _ = reached(slow, 2, seed=6)
-        actions = np.ones((2, 3), np.float32)  # it falls within some steps
-        fast.step_batch(actions, states)
-        tracemalloc.start()
-        try:
-            mine = fast.step_batch(actions, states, dt=dt)
-            assert tracemalloc.get_traced_memory()[1] < 1 << 20
-        finally:
-            tracemalloc.stop()
-        assert_same(mine, slow.step_batch(actions, states, dt=dt))
-        assert mine.terminateds[1]
+    fast, slow = pair("Hopper-v5")
+    states, _ = reached(slow, 2, seed=6)
+    actions = np.ones((2, 3), np.float32)  # it falls within some steps
+    fast.step_batch(actions, states)
+    tracemalloc.start()
+    try:
+        mine = fast.step_batch(actions, states, dt=dt)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert_same(mine, slow.step_batch(actions, states, dt=dt))
+    assert mine.terminateds[1]
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -174,10 +146,10 @@ def test_a_form_that_disagrees_or_raises_is_not_used(
         return np.nextafter(rewards, np.inf), ended, infos
 
     monkeypatch.setattr(Ant, "compute_rewards", biased)
-    with plangym_like.make("Ant-v5") as env, Slow("Ant-v5").env as slow:
-        states, actions = reached(slow, 5, seed=9)
-        assert_same(env.step_batch(actions, states), slow.step_batch(actions, states))
-        assert list(env.simulator._kernels.values()) == [None]
+    env, slow = pair("Ant-v5")
+    states, actions = reached(slow, 5, seed=9)
+    assert_same(env.step_batch(actions, states), slow.step_batch(actions, states))
+    assert list(env.simulator._kernels.values()) == [None]
 
 
 # States
