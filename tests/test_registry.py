@@ -122,8 +122,9 @@ def test_workers_know_ids_as_they_are_registered_here(gymnasium_registry: None) 
     gymnasium.register("Rich-v0", Rich)
     gymnasium.register("Named-v0", f"{__name__}:Rich")
     gymnasium.register("Pendulum-v1", Rich)
+    gymnasium.register("Local-v0", type("Local", (Rich,), {}))  # pickled by value
     plangym_like.register("mine/", lambda name, **kw: plangym_like.AnyEnv(name[5:], **kw))
-    for source in ("mine/Rich-v0", "Named-v0", "Pendulum-v1", lambda: gymnasium.make("Rich-v0")):
+    for source in ("mine/Rich-v0", "Named-v0", "Pendulum-v1", lambda: gymnasium.make("Local-v0")):
         with plangym_like.make(source, snapshot="auto", isolate=True) as env:
             batch = env.step_batch(np.zeros((4, 1), np.float32), env.reset(seed=0).state)
             assert batch.rewards.tolist() == [7.0] * 4

@@ -73,7 +73,8 @@ def functions_of(env: Any) -> Functions:
     `env` may be a `Functions`, Gymnasium's `FuncEnv`, or an object like pgx's environments. In the
     last case, it has ``num_actions``, ``init(key)`` and ``step(state, action, key)``, and its
     states have ``current_player``, ``observation``, ``rewards``, ``terminated`` and ``truncated``.
-    If its ``num_players`` is 2, they also have ``legal_action_mask``.
+    If its ``num_players`` is 2 and its states have a leaf ``legal_action_mask``, the infos say
+    which actions are legal, and who moves.
 
     Raises
     ------
@@ -129,7 +130,7 @@ def _of_pgx(env: Any) -> Functions:
             following.truncated,
         )
 
-    obs = jax.eval_shape(begin, jax.random.PRNGKey(0))[1]
+    state, obs = jax.eval_shape(begin, jax.random.PRNGKey(0))
     if obs.dtype == bool:
         space = gymnasium.spaces.Box(0, 1, obs.shape, np.uint8)
     elif np.issubdtype(obs.dtype, np.integer):
@@ -138,7 +139,10 @@ def _of_pgx(env: Any) -> Functions:
     else:
         space = gymnasium.spaces.Box(-np.inf, np.inf, obs.shape, obs.dtype)
     actions = gymnasium.spaces.Discrete(env.num_actions)
-    return Functions(begin, advance, actions, space, getattr(env, "num_players", 1) == 2)
+    names = {_leaf_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)}
+    has_turns = {"legal_action_mask", "current_player"} <= names
+    is_game = has_turns and getattr(env, "num_players", 1) == 2
+    return Functions(begin, advance, actions, space, is_game)
 
 
 class Program:
@@ -309,7 +313,12 @@ def _name(path: tuple[Any, ...]) -> str:
     """Return the name of a leaf: its path, or ``key`` for the random key."""
     if path[0].idx == 1:
         return "key"
-    return jax.tree_util.keystr(path[1:]).lstrip(".") or "state"
+    return _leaf_name(path[1:]) or "state"
+
+
+def _leaf_name(path: tuple[Any, ...]) -> str:
+    """Return the name of a leaf of a state: its path within the state."""
+    return jax.tree_util.keystr(path).lstrip(".")
 
 
 class FunctionalCodec(SaveLoadCodec):

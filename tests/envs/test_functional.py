@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -151,6 +151,35 @@ def test_infos_are_pgxs_legal_moves_and_players():
             row, _, reward, _, _, info = env.step(action, row)
             assert batch.infos[0]["to_play"] == info["to_play"] and batch.rewards[0] == reward
             assert np.array_equal(batch.infos[0]["action_mask"], info["action_mask"])
+
+
+class Turns(NamedTuple):
+    """A state of two players that does not say which actions are legal."""
+
+    current_player: Any
+    observation: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+
+
+class Sharing:
+    num_actions = num_players = 2
+
+    def init(self, key: Any) -> Turns:
+        return Turns(jnp.int32(0), jnp.zeros(2), jnp.zeros(2), jnp.bool_(False), jnp.bool_(False))
+
+    def step(self, state: Turns, action: Any, key: Any) -> Turns:
+        return state._replace(
+            current_player=1 - state.current_player, observation=state.observation + action
+        )
+
+
+def test_states_of_two_players_may_have_no_mask():
+    with FunctionalEnv(Sharing) as env:
+        assert "to_play" not in env.reset(seed=0).info
+        step = env.step(1)
+        assert step.obs.tolist() == [1.0, 1.0] and "action_mask" not in step.info
 
 
 @pytest.mark.parametrize("rollout", [0, 9])

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from comparing import assert_same
 from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
 from usual import first_of, third_of
 
@@ -18,7 +19,8 @@ from plangym_like.errors import StateFormatError
 
 minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
 from minigrid import wrappers  # noqa: E402
-from minigrid.core.world_object import Ball  # noqa: E402
+from minigrid.core.world_object import Ball, Box, Key  # noqa: E402
+from minigrid.envs import EmptyEnv  # noqa: E402
 
 from plangym_like.envs.minigrid import Episode, MiniGridEnv, MiniGridSimulator  # noqa: E402
 
@@ -154,6 +156,48 @@ def test_a_reset_only_copies_what_steps_may_replace() -> None:
             env.simulator.reset(0)
             walked.append("_objects" in vars(env.simulator.codec._episode))
     assert walked == [False, True]  # instructions have attributes that change
+
+
+class Hiding(EmptyEnv):
+    """Has a key in no cell; when the agent toggles the cell in front of it, the key lies there."""
+
+    __module__ = "minigrid.hiding"  # only MiniGrid's own environments are saved natively
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        super().__init__(size=5)
+
+    def _gen_grid(self, width: int, height: int) -> None:
+        super()._gen_grid(width, height)
+        key = Key("red")
+        if self.place == "box":
+            self.put_obj(Box("blue", key), 2, 1)
+        else:
+            self.hidden = [key] if self.place == "list" else key
+
+    def step(self, action: Any) -> Any:
+        if action == TOGGLE and self.place != "box":
+            self.grid.set(2, 1, self.hidden[0] if self.place == "list" else self.hidden)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("place", ["box", "list", "attribute"])
+def test_an_object_in_no_cell_is_part_of_the_state(place: str) -> None:
+    make = functools.partial(Hiding, place)
+    with MiniGridEnv(make) as env, MiniGridEnv(make) as other:
+        begin = env.reset(seed=0).state
+        other.reset(seed=0, return_state=False)
+        for action in (TOGGLE, PICKUP):
+            env.step(action)
+            other.step(action, return_state=False)
+        # The key's position has changed. `other` saved nothing before that.
+        row = other.get_state()
+        assert env.get_state().tobytes() == row.tobytes()
+        env.set_state(begin)
+        env.set_state(row)
+        assert env.simulator.base.carrying.cur_pos.tolist() == [-1, -1]
+        for action in (LEFT, DROP):
+            assert_same(env.step(action, return_state=True), other.step(action, return_state=True))
 
 
 def test_rows_of_many_episodes_are_restored() -> None:
