@@ -226,8 +226,22 @@ class Episode:
 
     @functools.cached_property
     def _objects(self) -> list[Any]:
-        """The environment, and all of MiniGrid's objects, in the order of a walk."""
-        return _objects(self._base, self._all, self._cells)
+        """The environment, and all of MiniGrid's objects, in the order of a walk.
+
+        Raises
+        ------
+        SnapshotError
+            Since the reset, code that is not MiniGrid's has put an object into a list or a box.
+        """
+        objects = _objects(self._base, self._all, self._cells)
+        begun = {id(thing) for thing, _ in self._begun}
+        for thing in objects[1:]:
+            if _changing(thing.__class__) and id(thing) not in begun:
+                raise SnapshotError(
+                    f"a {thing.__class__.__name__} was put into a list or a box after the reset; "
+                    "give snapshot='pickle'"
+                )
+        return objects
 
     @functools.cached_property
     def _attributes(self) -> dict[str, Any]:
@@ -486,17 +500,18 @@ def _are_all(things: list[Any], attributes: dict[str, Any]) -> bool:
             for each in value:
                 if _refers(each.__class__) and not any(map(is_, repeat(each), things)):
                     return False
-        elif kind is not Grid and _refers(kind):
+        elif value is not attributes["grid"] and _refers(kind):
             return False
     return True
 
 
 def _objects(base: Any, attributes: dict[str, Any], cells: list[Any]) -> list[Any]:
     """Return `base`, its grid, what is in its `cells`, and then what its `attributes` refer to."""
-    found = [base, attributes["grid"], *dict.fromkeys(filter(None, cells))]
+    grid = attributes["grid"]
+    found = [base, grid, *dict.fromkeys(filter(None, cells))]
     seen = set(map(id, found))
     for thing in found:
-        if isinstance(thing, WorldObj) and thing.contains is None:  # the usual case
+        if thing is grid or (isinstance(thing, WorldObj) and thing.contains is None):
             continue
         values = list(_held(attributes).values()) if thing is base else _values(thing)
         for value in values:
@@ -514,7 +529,7 @@ def _values(thing: Any) -> list[Any]:
     if isinstance(thing, WorldObj):
         return [thing.contains]
     if isinstance(thing, Grid):
-        return []  # its cells are found first
+        return list(thing.grid)
     owned = vars(thing)
     return [owned[name] for name in sorted(owned)]
 
@@ -528,6 +543,10 @@ def _encoded(objects: list[Any]) -> bytes:
     kinds, which = [], []
     numbers = {id(thing): number for number, thing in enumerate(objects)}
     for thing in objects:
+        if thing is not objects[0] and not _is_own(type(thing)):
+            raise SnapshotError(
+                f"{qualified_name(type(thing))} is not a class of MiniGrid; give snapshot='pickle'"
+            )
         if type(thing) is Grid:
             owned = {name: getattr(thing, name) for name in _GRID}
         else:

@@ -293,7 +293,8 @@ class ReplayCache:
             return
         saved = self._images.find(log)
         if saved is not None:
-            if saved.cached is cached:
+            # Equal digests: nobody has changed the world by hand, so its memory is as it was.
+            if saved.cached is cached and saved.trace_digest == trace_digest:
                 cached.image = saved.image
             return
         if not cached.has_tried:

@@ -171,6 +171,23 @@ def test_nothing_is_read_from_the_memory_of_an_unknown_build(
         assert not len(images(env))
 
 
+def test_a_world_that_was_changed_by_hand_is_restored_whole() -> None:
+    """Otherwise, contacts that the change has made would stay, and Box2D might never return."""
+    with Box2DEnv("LunarLander-v3", autoreset=False, audit="off") as env:
+        states, results = walked(env, [0] * 20, 1)
+        env.set_state(states[3])
+        base = env.gym_env.unwrapped
+        fall = base.lander.position[1] - base.helipad_y - 0.4
+        for body in (base.lander, *base.legs):
+            body.position = body.position[0], body.position[1] - fall
+        for _ in range(2):
+            env.step(0)
+        assert base.world.contactCount
+        env.get_state()
+        assert env.simulator._proxy._current.image is None
+        assert_same(env.step(0, state=states[7])[1:5], results[7])
+
+
 class Doubled(gymnasium.RewardWrapper):
     def reward(self, reward: Any) -> float:
         return 2.0 * float(reward)

@@ -15,7 +15,7 @@ from usual import first_of, third_of
 
 import plangym_like
 from plangym_like import check_env
-from plangym_like.errors import StateFormatError
+from plangym_like.errors import SnapshotError, StateFormatError
 
 minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
 from minigrid import wrappers  # noqa: E402
@@ -268,3 +268,41 @@ def test_words_of_instructions_are_equal_after_a_new_object_is_saved() -> None:
         row = env.get_state()
         states = env.step_batch([0, 1, 2], row).states
         assert (states == other.step_batch([0, 1, 2], row).states).all()
+
+
+class Sticky(Ball):
+    """A ball that can be picked up at the third attempt."""
+
+    attempts = 0
+
+    def can_pickup(self) -> bool:
+        self.attempts += 1
+        return self.attempts > 2
+
+
+def test_objects_of_other_code_are_not_saved_as_if_they_were_those_of_minigrid() -> None:
+    with MiniGridEnv("MiniGrid-Empty-5x5-v0", autoreset=False) as env:
+        env.reset(seed=0)
+        env.simulator.base.put_obj(Sticky("red"), 2, 1)
+        with pytest.raises(SnapshotError, match="Sticky is not a class of MiniGrid"):
+            env.get_state()
+
+
+def test_an_object_that_is_put_into_a_list_after_the_reset_is_not_lost() -> None:
+    with MiniGridEnv("MiniGrid-Empty-5x5-v0", autoreset=False) as env:
+        base = env.simulator.base
+        base.things = []
+        env.reset(seed=0, return_state=False)
+        base.things.append(Ball("red"))
+        with pytest.raises(SnapshotError, match="a Ball was put into a list"):
+            env.get_state()
+
+
+def test_a_second_grid_is_saved() -> None:
+    make = functools.partial(MiniGridEnv, "MiniGrid-DoorKey-5x5-v0", autoreset=False)
+    with make() as env, make() as other:
+        env.simulator.base.before = env.simulator.base.grid.copy()
+        env.reset(seed=0, return_state=False)
+        row = env.get_state()
+        assert_same(other.step(2, state=row)[1:5], env.step(2, state=row)[1:5])
+        assert other.simulator.base.before == env.simulator.base.before
