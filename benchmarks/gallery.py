@@ -295,21 +295,23 @@ def learner() -> str:
     curve, moves = record["curve"], record["game"]
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     minutes = [point["seconds"] / 60 for point in curve]
-    for name, colour in zip(list(curve[0])[2:], (BLUE, RED, GREY), strict=False):
+    # A run with --perfect may go on without it.
+    names = [name for name in curve[0] if all(name in point for point in curve)][2:]
+    for name, colour in zip(names, (BLUE, RED, GREY), strict=False):
         words = name.replace("against", "score against")
         axes.plot(minutes, [100 * point[name] for point in curve], color=colour, label=words)
     axes.set(xlabel="minutes", ylabel="%", ylim=(-3, 103), title="AlphaZero learns Connect Four")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
     save(figure, "learner")
-    names = ("AlphaZero", "UCT")
+    players = ("AlphaZero", "UCT")
     images = [
-        board_images.draw(moves[:turn], f"{names[turn % 2]} moves", player=turn % 2)
+        board_images.draw(moves[:turn], f"{players[turn % 2]} moves", player=turn % 2)
         for turn in range(len(moves))
     ]
     winner = (len(moves) - 1) % 2
     is_won = board_images.four_in_a_row(board_images.cells_after(moves))
-    text, player = (f"{names[winner]} wins", winner) if is_won else ("A draw", None)
+    text, player = (f"{players[winner]} wins", winner) if is_won else ("A draw", None)
     film("learner", images + 4 * [board_images.draw(moves, text, player=player)], 900)
     last = ", ".join(f"{value:.0%} {name}" for name, value in list(curve[-1].items())[2:])
     return f"{curve[-1]['games']:,} games in {minutes[-1]:.0f} minutes: {last}; {text}"

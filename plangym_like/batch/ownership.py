@@ -47,18 +47,18 @@ def owned(value: Any, memo: dict[int, Any] | None = None) -> Any:
     if kind is np.ndarray and not value.dtype.hasobject:
         return value.copy()
     memo = {} if memo is None else memo
-    key = id(value)
-    if key in memo:
-        return memo[key]
+    number = id(value)
+    if number in memo:
+        return memo[number]
     if kind is dict:
         items: dict[Any, Any] = {}
-        memo[key] = items
+        memo[number] = items
         for key, item in value.items():
             items[key] = owned(item, memo)
         return items
     if kind is list:
         members: list[Any] = []
-        memo[key] = members
+        memo[number] = members
         members.extend([owned(item, memo) for item in value])
         return members
     if kind is tuple:

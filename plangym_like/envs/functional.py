@@ -206,7 +206,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         self.names, self.forms = self._program.names, self._program.forms
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in self.forms]
         ends = itertools.accumulate(sizes)
-        self._places = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        self._slices = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         self._row = self._begin(0)[0]
 
     # The state
@@ -231,7 +231,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
 
     def _leaf(self, rows: NDArray[np.uint8], number: int) -> NDArray[Any]:
         shape, dtype = self.forms[number]
-        raw = np.ascontiguousarray(rows[:, self._places[number]])
+        raw = np.ascontiguousarray(rows[:, self._slices[number]])
         return raw.view(dtype).reshape(len(rows), *shape)
 
     def _pack(self, leaves: list[Any], count: int) -> NDArray[np.uint8]:

@@ -210,8 +210,8 @@ class ProcessLanes(Lanes):
         ----------
         chosen : sequence of int
         job : callable
-            ``job(positions, own)`` returns the job of one process. `positions` are those of its
-            lanes in `chosen`, and `own` are their numbers within the process.
+            ``job(positions, own)`` returns the job of one process. `positions` are the positions of
+            its lanes in `chosen`, and `own` are their numbers within the process.
 
         Returns
         -------

@@ -173,6 +173,20 @@ def test_a_piece_is_added_to_the_support_table(
     assert "| classic_control (1) | native | exact |" in (tmp_path / "support.md").read_text()
 
 
+def test_a_curve_may_go_on_without_the_perfect_player(
+    benchmark: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    gallery = benchmark("gallery")
+    monkeypatch.setattr(gallery, "FIGURES", tmp_path)
+    points = [{"games": games, "seconds": 60.0, "against UCT": 0.5} for games in (4, 8)]
+    points[0]["against the perfect player"] = 0.1
+    record = {"curve": points, "game": [3, 2, 3, 2, 3, 2, 3]}
+    (tmp_path / "connect_four.json").write_text(json.dumps(record))
+    assert gallery.learner() == "8 games in 1 minutes: 50% against UCT; AlphaZero wins"
+    assert (tmp_path / "gallery_learner.png").exists()
+
+
 def test_no_report_names_the_folder_of_a_virtual_environment(benchmark: Any) -> None:
     table = benchmark("third_party")
     said = "File '/tmp/mine/lib/python3.11/site-packages/doom/doom.wad' does not exist."
