@@ -128,8 +128,8 @@ class AttributeCodec(Codec):
 
     A payload holds the attributes that have a dtype, one after the other; then, if there are
     others, the length of their values as plain data, and these data. A number with the dtype
-    ``int64``, ``float64`` or ``bool`` is restored as one of Python, any other as one of NumPy.
-    Subclasses may replace `values` and `put`, and `encoded` and `decoded`.
+    ``int64``, ``float64`` or ``bool`` is restored as one of Python, any other as one of NumPy; but
+    see `keeps_kinds`. Subclasses may replace `values` and `put`, and `encoded` and `decoded`.
 
     Parameters
     ----------
@@ -145,6 +145,10 @@ class AttributeCodec(Codec):
         The attributes, those with a dtype first.
     layout : numpy.dtype
         A structure of the attributes that have a dtype.
+    keeps_kinds : bool
+        Whether a number is restored as one of Python whatever its dtype, unless it had exactly
+        the NumPy type of its dtype when it was saved. A flag for each such number follows the
+        attributes that have a dtype.
 
     Raises
     ------
@@ -154,6 +158,7 @@ class AttributeCodec(Codec):
 
     attributes: tuple[Attribute, ...] = ()
     layout: np.dtype[Any] = np.dtype([])
+    keeps_kinds: bool = False
 
     def __init__(
         self, base: Any, attributes: Sequence[Attribute], capacity: int | None = None
@@ -176,6 +181,13 @@ class AttributeCodec(Codec):
             self._decoders.append(decode)
         # Whether all of these are numbers of Python, which are packed as they are.
         self._are_plain = not any(self._decoders)
+        # Numbers that are restored as those of NumPy, unless their flags say otherwise.
+        self._flagged = [
+            (index, each.dtype.type)
+            for index, each in enumerate(sized)
+            if self.keeps_kinds and self._decoders[index] and each.shape is None
+        ]
+        letters += "?" * len(self._flagged)
         self._sized, self.attributes = sized, (*sized, *plain)
         self._plain_names = tuple(plain_names)
         self.layout = np.dtype(fields)
@@ -269,10 +281,15 @@ class AttributeCodec(Codec):
                 value if shape is None else self._bytes_of(value, name, dtype, shape)
                 for value, (name, dtype, shape) in zip(values, self._sized, strict=False)
             ]
+            for index, kind in self._flagged:
+                is_of_python = type(values[index]) is not kind
+                fields.append(is_of_python)
+                if is_of_python:
+                    self._check_rounding(values[index], index)
         try:
             self._packing.pack_into(payload.data, 0, *fields)
         except struct.error as error:
-            told = ", ".join(map(repr, fields))
+            told = ", ".join(map(repr, fields[: len(self._sized)]))
             raise SnapshotError(
                 f"{self.place(self.attributes[0].name)} and the attributes after it cannot be "
                 f"saved: {told} are not numbers of the dtypes that are given for them: {error}"
@@ -283,15 +300,32 @@ class AttributeCodec(Codec):
             self._put_plain(payload, self.encoded(values))
 
     def write(self, payload: Row) -> None:
-        values = list(self._packing.unpack_from(payload.data))
+        values = fields = list(self._packing.unpack_from(payload.data))
         if not self._are_plain:
             values = [
                 field if decode is None else decode(field)
-                for field, decode in zip(values, self._decoders, strict=True)
+                for field, decode in zip(fields, self._decoders, strict=False)
             ]
+            if self._flagged:
+                flags = fields[len(self._sized) :]
+                for is_of_python, (index, _) in zip(flags, self._flagged, strict=True):
+                    if is_of_python:
+                        values[index] = fields[index]
         if self._plain_names:
             values += self._plain_values(payload)
         self.put(values)
+
+    def _check_rounding(self, value: Any, index: int) -> None:
+        """Raise `SnapshotError` if the dtype of attribute `index` would round `value`."""
+        name, dtype, _ = self._sized[index]
+        if dtype.kind == "f" and isinstance(value, (int, float, np.number)):
+            with np.errstate(over="ignore"):
+                held = float(dtype.type(value))
+            if held != value and value == value:
+                raise SnapshotError(
+                    f"{self.place(name)} is {value!r}, which a {dtype} cannot hold exactly: give "
+                    "it the dtype float"
+                )
 
     def _bytes_of(self, value: Any, name: str, dtype: Any, shape: tuple[int, ...]) -> bytes:
         if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:

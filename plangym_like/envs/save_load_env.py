@@ -68,6 +68,8 @@ class OwnCodec(AttributeCodec):
         By default, those that the class lists.
     """
 
+    keeps_kinds = True
+
     def __init__(
         self,
         base: Any,

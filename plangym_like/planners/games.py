@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.errors import EnvApiError, InputError
+from plangym_like.errors import EnvApiError, InputError, RewardError
 from plangym_like.planners.action_sets import count_actions
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.nodes import Floats, Ints, Rows
@@ -226,6 +226,7 @@ class Game:
                 raise EnvApiError(
                     f'info["rewards"] must hold one reward for each player, got {shown!r}'
                 )
+            self.refuse_infinite(found)
             return found if width == self.players else _widened(found, self.players)
         if self.players > 2:
             raise EnvApiError('games of more than two players must report info["rewards"]')
@@ -236,6 +237,15 @@ class Game:
         """Raise `InputError` if there are several players, and the planner is for one."""
         if not self._is_for_games and not self.says_nothing(infos):
             self._count_players(infos)
+
+    def refuse_infinite(self, gains: NDArray[Any]) -> None:
+        """Raise `RewardError` if a reward of a player is infinite or NaN."""
+        finite = np.isfinite(gains)
+        if not finite.all():
+            raise RewardError(
+                f'{self._env.name} returned the reward {gains[~finite][0]} in info["rewards"], but '
+                "planners can only compare finite rewards"
+            )
 
     def says_nothing(self, infos: BatchInfo) -> bool:
         """Return whether all actions are legal, and there is one player."""

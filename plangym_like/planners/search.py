@@ -331,6 +331,7 @@ class Search:
         """Play in one call; the environment replaces actions that are not legal."""
         rollout = self.rollout_batch(actions, states, seeds=seeds, legal=True)
         gains, taken = rollout.infos["rewards"], rollout.infos["actions"]
+        self.game.refuse_infinite(gains)
         return Played(taken, rollout.rewards, gains, lengths(rollout), ended(rollout), [])
 
     def _play_stepwise(

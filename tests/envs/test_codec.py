@@ -142,6 +142,57 @@ def test_attributes_set_before_the_first_reset_are_restored_for_it() -> None:
         assert [env.reset(seed=0).info["episodes"] for _ in range(2)] == [1, 2]
 
 
+class Small(gymnasium.Env):
+    """Has numbers of Python, and one that becomes a number of NumPy, with small dtypes."""
+
+    state_attributes: Any = (("count", np.int8), ("half", np.float32), ("best", np.uint8))
+    observation_space = Box(0, 1, (1,), np.float64)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count, self.half, self.best = 0, 0.5, 0
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        self.half += 0.1 if self.count == 120 else 0.5
+        self.best = np.uint8(self.count)
+        return np.zeros(1), float(2 * self.count), False, False, {}
+
+
+def test_numbers_come_back_as_python_or_numpy_had_them() -> None:
+    with plangym_like.make(Small) as env:
+        assert (env.snapshot, env.exactness) == ("native", "exact")
+        first = state = env.reset(seed=0).state
+        rewards = []
+        for _ in range(119):
+            step = env.step(0, state)
+            rewards.append(step.reward)
+            state = step.state
+        assert rewards == [2.0 * count for count in range(1, 120)]
+        rollout = env.rollout_batch(np.zeros((1, 119), int), first)
+        assert rollout.rewards.tolist() == [rewards]
+        env.set_state(state)
+        base: Any = env.gym_env.unwrapped
+        kinds = [type(each) for each in (base.count, base.half, base.best)]
+        assert kinds == [int, float, np.uint8]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"count": 127}, r"count and the attributes after it cannot be saved: 128, "),
+        ({"count": 119}, r"half is 0\.6, which a float32 cannot hold exactly"),
+    ],
+)
+def test_numbers_that_do_not_fit_their_dtypes_are_an_error(changed: Any, message: str) -> None:
+    with plangym_like.make(Small, snapshot="native") as env:
+        state = env.make_state(env.reset(seed=0).state, **changed)
+        with pytest.raises(SnapshotError, match=message):
+            env.step(0, state)
+
+
 class Row(Merging):
     """Its state is one array, and steps many at a time."""
 

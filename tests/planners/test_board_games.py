@@ -27,7 +27,7 @@ from usual import first_of
 
 import plangym_like
 from plangym_like import planners
-from plangym_like.errors import EnvApiError, InputError
+from plangym_like.errors import EnvApiError, InputError, RewardError
 from plangym_like.planners import PUCT, UCT, OpenLoopMCTS, play
 from plangym_like.results import BatchInfo, BatchTransition
 
@@ -381,6 +381,21 @@ def test_a_state_without_a_legal_action_is_an_error() -> None:
         start = env.reset(seed=0)
         with pytest.raises(EnvApiError, match="has a state without legal actions"):
             UCT(env, rollout=9).plan(start, budget=2_000, seed=0)
+
+
+class NoReward(Thirds):
+    def _info(self, rewards: Any) -> dict[str, Any]:
+        return super()._info(rewards if self.x[0] < self.goal else rewards * np.nan)
+
+
+def test_a_reward_of_a_player_that_cannot_be_compared_is_an_error() -> None:
+    with plangym_like.make(NoReward) as env:
+        start = env.reset(seed=0)
+        for planner in (UCT(env, rollout=9), OpenLoopMCTS(env)):
+            with pytest.raises(
+                RewardError, match=r'NoReward returned the reward nan in info\["rew'
+            ):
+                planner.plan(start, budget=2_000, seed=0)
 
 
 def test_a_game_is_the_same_by_infos_and_by_functions() -> None:
