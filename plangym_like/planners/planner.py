@@ -150,8 +150,8 @@ class Planner(ABC):
         Raises
         ------
         InputError
-            Neither `budget` nor `seconds` is given, the budget is too small for one batch, or an
-            argument is invalid.
+            Neither `budget` nor `seconds` is given, the budget is too small for one batch, `state`
+            is a result that ends an episode, or an argument is invalid.
         StateError
             `state` is not a state of this environment.
         RewardError

@@ -366,6 +366,23 @@ def test_planners_for_one_player_refuse_games() -> None:
                 planner.plan(start, budget=1_000)
 
 
+@pytest.mark.parametrize("maker", [UCT, functools.partial(PUCT, evaluate=_uniform), OpenLoopMCTS])
+def test_no_search_begins_where_a_game_has_ended(maker: Any) -> None:
+    with plangym_like.make(TicTacToe) as env:
+        going, over = _after(env, [0, 3, 1, 4]), _after(env, [0, 3, 1, 4, 2])
+        assert over.terminated
+        planner, words = maker(env), "ends an episode .*no plan begins there"
+        with pytest.raises(InputError, match=f"the given result {words}"):
+            planner.plan(over, budget=200, seed=0)
+        with pytest.raises(InputError, match=words):
+            play(planner, 5, over, budget=200, seed=0)
+        with pytest.raises(InputError, match=f"result 1 of 3 {words}"):
+            planner.plan_batch([going.state, over, over], budget=200, seed=0)
+        step = env.step_batch([5, 2], going.state)
+        with pytest.raises(InputError, match=f"result 1 of 2 {words}"):
+            planner.plan_batch(step, budget=200, seed=0)
+
+
 class NoMoves(TicTacToe):
     """Forgets to end the game when no move is left."""
 
