@@ -169,6 +169,33 @@ def test_subtrees_of_many_searches_are_kept() -> None:
         assert following[2].info["visits"].sum() <= 40
 
 
+def test_advance_takes_actions_that_could_be_played() -> None:
+    with plangym_like.make(TicTacToe) as env:
+        starts = [_after(env, [4]), _after(env, [0, 4])]
+        planner = UCT(env, rollout=9)
+        first, _ = planner.plan_batch(starts, budget=400, seed=0)
+        for actions, words in (
+            ([0], "one action for each of the 2 states of plan_batch, got 1"),
+            ([0, 9], "9"),
+            (["a", 0], "a"),
+            ([0, 4], "action 4 is not legal in state 1"),
+        ):
+            with pytest.raises(InputError, match=words):
+                planner.advance(actions)
+        planner.advance([0, 8])  # nothing was lost
+        after = [env.step(move, one.state) for move, one in zip((0, 8), starts, strict=True)]
+        kept = planner.plan_batch(after, budget=40, seed=0)[0].info["visits"].sum()
+        assert kept > first.info["visits"][0] / 2
+        planner.plan(starts[0], budget=40, seed=0)
+        with pytest.raises(InputError, match="action 4 is not legal in state 0"):
+            planner.advance(4)
+    with plangym_like.make("CartPole-v1") as env:
+        planner = UCT(env)
+        planner.plan(env.reset(seed=0), budget=40)
+        with pytest.raises(InputError, match="action"):
+            planner.advance(2)
+
+
 @pytest.mark.parametrize("heaps", [(1, 2, 3), (1, 2, 2), (0, 2, 3)])
 @pytest.mark.parametrize("maker", [UCT, functools.partial(PUCT, evaluate=_uniform)])
 def test_nim_is_solved(heaps: tuple[int, ...], maker: Any) -> None:
