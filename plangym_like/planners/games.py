@@ -207,8 +207,11 @@ class Game:
         try:
             turns = self.turns(starts.obs, infos, starts.states, np.zeros(count, bool))
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            if starts.obs is None and not isinstance(error, EnvApiError):
-                raise InputError(self._unknown()) from error
+            if not self.reads_infos and starts.obs is None and not isinstance(error, EnvApiError):
+                error.add_note(
+                    "legal= and to_play= are called as f(observations, infos, states); for this "
+                    "first state, which is a row, observations is None, and infos may be empty"
+                )
             raise
         if turns.legal is None and (self.is_masked or self._in_obs):  # a mask that is not known
             turns = turns._replace(legal=np.ones((count, self.num_actions or 0), bool))
@@ -289,7 +292,7 @@ class Game:
         return (
             "it is not known who moves in the first state, or which actions are legal, because a "
             "state row holds no info: give the result of reset or of step(action, state) in place "
-            "of the row, or functions of states: to_play= and legal="
+            "of the row, or functions of (observations, infos, states): to_play= and legal="
         )
 
     def _find_player(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Ints:

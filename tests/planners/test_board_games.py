@@ -361,6 +361,19 @@ def test_rows_say_nothing_of_players() -> None:
         assert UCT(env).plan(step.state, budget=1_000, seed=0).info["player"] == 1
 
 
+def test_errors_of_functions_of_states_are_their_own() -> None:
+    with plangym_like.make(FastTicTacToe) as env:
+        after = env.step_batch([4], env.reset(seed=0).state).states[0]
+        good = rules(FastTicTacToe)
+        for options, error in (
+            ({**good, "legal": lambda states: states > 0}, TypeError),
+            ({**good, "to_play": lambda obs, infos, states: infos["turn"]}, KeyError),
+        ):
+            with pytest.raises(error) as raised:
+                UCT(env, **options).plan(after, budget=100)
+            assert "f(observations, infos, states)" in raised.value.__notes__[0]
+
+
 @pytest.mark.parametrize("name", ["openspiel/tic_tac_toe", "pettingzoo/connect_four_v3"])
 def test_rows_that_hold_masks_and_players_need_no_info(name: str) -> None:
     pytest.importorskip("pyspiel" if name.startswith("openspiel") else "pettingzoo.classic")
