@@ -292,7 +292,7 @@ class Planner(ABC):
             if isinstance(value, list) and len(value) == 2 and str(value[0]) == _UNSAVED:
                 raise InputError(
                     f"the search was made with {name}={value[1]}, which files do not hold: give "
-                    f"{name}= to load"
+                    f"{name}= to load, or --option {name}=module:callable on the command line"
                 )
         planner: Self = known[content["planner"]](env, **given)
         planner._last = content["state"], Search.resumed(env, content["search"])
