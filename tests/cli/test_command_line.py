@@ -181,6 +181,7 @@ def test_without_images_nothing_is_drawn(
         (["info", ":Nope"], "must begin with the name of a module"),
         (["bench", "CartPole-v1", "--batches", "0"], "--batches needs numbers"),
         (["list", "nothing"], "no family 'nothing'; the families are"),
+        (["list", "pgx"], "pgx's games are in functional"),
     ],
 )
 def test_errors_are_one_line(
