@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import sys
 import time
@@ -378,29 +379,51 @@ def learn(args: argparse.Namespace) -> float:
         due = time.monotonic() + args.every
 
 
+def at_least(least: int, kind: type) -> Callable[[str], Any]:
+    """Return a function that reads a finite number that is not less than `least`."""
+
+    def number(text: str) -> Any:
+        found = kind(text)
+        if not least <= found < math.inf:
+            raise argparse.ArgumentTypeError(f"must be at least {least} and finite, got {text}")
+        return found
+
+    return number
+
+
+def checkpoint(text: str) -> Path:
+    """Read the path of a checkpoint, which can be written, and has a name of its own."""
+    path = Path(text)
+    if path.suffix != ".pt":
+        raise argparse.ArgumentTypeError(f"must end with .pt, as results end with .json: {text}")
+    folder = next(one for one in path.absolute().parents if os.path.exists(one))
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"no files can be written to {folder}")
+    return path
+
+
 def main() -> int:
     """Read the command line and learn; return 1 if the goal was missed."""
+    count = at_least(1, int)
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--seconds", type=at_least(0, float), default=3600.0)
     parser.add_argument("--every", type=float, default=300.0, help="seconds between evaluations")
-    parser.add_argument("--games", type=int, default=64, help="games that are played at once")
-    parser.add_argument("--simulations", type=int, default=64, help="for a move of the network")
-    parser.add_argument("--opponent", type=int, default=1000, help="simulations of UCT, about")
-    parser.add_argument("--matches", type=int, default=20, help="games of an evaluation")
+    parser.add_argument("--games", type=count, default=64, help="games that are played at once")
+    parser.add_argument("--simulations", type=count, default=64, help="for a move of the network")
+    parser.add_argument("--opponent", type=count, default=1000, help="simulations of UCT, about")
+    parser.add_argument("--matches", type=count, default=20, help="games of an evaluation")
     parser.add_argument(
         "--perfect", action="store_true", help="evaluate against a perfect player, too"
     )
     parser.add_argument("--goal", type=float, default=0.8, help="score against UCT in the end")
-    parser.add_argument("--threads", type=int, default=2, help="cores for the network")
+    parser.add_argument("--threads", type=count, default=2, help="cores for the network")
     parser.add_argument(
         "--bfloat16", action="store_true", help="search with 16 bits; is faster on CPUs with AMX"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="continue from the file --out")
-    parser.add_argument("--out", type=Path, default=Path("learn/connect_four.pt"))
+    parser.add_argument("--out", type=checkpoint, default=Path("learn/connect_four.pt"))
     args = parser.parse_args()
-    if args.threads < 1:
-        parser.error("--threads must be at least 1")
     if args.perfect and importlib.util.find_spec("bitbully") is None:
         parser.error("--perfect needs BitBully, a solver: pip install bitbully")
     if args.resume and not args.out.exists():

@@ -59,7 +59,11 @@ def run(chosen: argparse.Namespace) -> int:
         return OK
     wanted = chosen.family.lower().replace("-", "_")
     if wanted not in ids:
-        raise UsageError(f"there is no family {chosen.family!r}; the families are {', '.join(ids)}")
+        pgx = "; pgx's games are in functional, and pgx.available_envs() names them"
+        raise UsageError(
+            f"there is no family {chosen.family!r}; the families are {', '.join(ids)}"
+            f"{pgx if wanted == 'pgx' else ''}"
+        )
     if chosen.json:
         print(json.dumps(ids[wanted]))
     elif ids[wanted]:

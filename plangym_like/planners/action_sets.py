@@ -123,7 +123,10 @@ def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.
             "spaces use UCT, BeamSearch, FractalMonteCarlo or RandomShooting"
         )
     if not space.is_bounded():
-        raise InputError(f"{planner} needs an action space with finite bounds, got {space}")
+        raise InputError(
+            f"{planner} needs an action space with finite bounds, got {space}; a model without "
+            "ctrlrange gets them by make_mujoco(..., control_range=(low, high))"
+        )
     return space.low.astype(np.float64), space.high.astype(np.float64)
 
 

@@ -23,6 +23,11 @@ from plangym_like.planners.observations import joined, stacked
 from plangym_like.results import BatchInfo, BatchTransition, ResetResult, Transition
 from plangym_like.states.rows import States
 
+# What is wrong with a result from which no search can begin.
+_ENDS = (
+    "ends an episode (it is terminated or truncated), so no plan begins there: give the result of "
+    "reset, or of a step that does not end the episode"
+)
 Mask = NDArray[np.bool_]
 # A function of N observations, infos and states. For the first state of a search, whose observation
 # may not be known, the observations may be None and the infos empty.
@@ -81,9 +86,16 @@ class Starts(NamedTuple):
 
         If the row is the state of the last result of ``env.reset`` or ``env.step``, the observation
         and the info of that result are known.
+
+        Raises
+        ------
+        InputError
+            The result ends an episode.
         """
         if isinstance(given, Starts):
             return given
+        if isinstance(given, Transition) and (given.terminated or given.truncated):
+            raise InputError(f"the given result {_ENDS}")
         is_result = isinstance(given, ResetResult | Transition)
         row = given.state if is_result else given
         row = np.array(env.get_state() if row is None else env.layout.format.check_row(row))[None]
@@ -94,8 +106,15 @@ class Starts(NamedTuple):
 
     @classmethod
     def of_many(cls, env: PlanEnv, given: Any) -> Starts:
-        """Return B starts, from rows ``(B, state_nbytes)``, a `BatchTransition`, or a list."""
+        """Return B starts, from rows ``(B, state_nbytes)``, a `BatchTransition`, or a list.
+
+        Raises
+        ------
+        InputError
+            A result ends an episode; or these are not several states.
+        """
         if isinstance(given, BatchTransition):
+            _refuse_ends(given.terminateds | given.truncateds)
             return cls(np.array(given.states), given.obs, given.infos, is_given=True)
         if isinstance(given, ResetResult | Transition) or not isinstance(
             given, Sequence | np.ndarray
@@ -106,6 +125,8 @@ class Starts(NamedTuple):
             )
         if not len(given):
             raise InputError("plan_batch needs at least one state")
+        steps = [one if isinstance(one, Transition) else None for one in given]
+        _refuse_ends([one is not None and (one.terminated or one.truncated) for one in steps])
         each = [cls.of(env, one) for one in given]
         states = np.concatenate([one.states for one in each])
         if any(one.infos is None for one in each):
@@ -186,8 +207,11 @@ class Game:
         try:
             turns = self.turns(starts.obs, infos, starts.states, np.zeros(count, bool))
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            if starts.obs is None and not isinstance(error, EnvApiError):
-                raise InputError(self._unknown()) from error
+            if not self.reads_infos and starts.obs is None and not isinstance(error, EnvApiError):
+                error.add_note(
+                    "legal= and to_play= are called as f(observations, infos, states); for this "
+                    "first state, which is a row, observations is None, and infos may be empty"
+                )
             raise
         if turns.legal is None and (self.is_masked or self._in_obs):  # a mask that is not known
             turns = turns._replace(legal=np.ones((count, self.num_actions or 0), bool))
@@ -278,7 +302,7 @@ class Game:
         return (
             "it is not known who moves in the first state, or which actions are legal, because a "
             "state row holds no info: give the result of reset or of step(action, state) in place "
-            "of the row, or functions of states: to_play= and legal="
+            "of the row, or functions of (observations, infos, states): to_play= and legal="
         )
 
     def _find_player(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Ints:
@@ -332,6 +356,13 @@ class Game:
                 "environment must end it there, or allow a pass"
             )
         return legal
+
+
+def _refuse_ends(ended: Any) -> None:
+    """Raise `InputError` if one of N results ends an episode, which `ended` ``(N,)`` says."""
+    (rows,) = np.asarray(ended).nonzero()
+    if len(rows):
+        raise InputError(f"result {rows[0]} of {len(ended)} {_ENDS}")
 
 
 def _stacked(values: Any) -> NDArray[Any]:

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, NamedTuple, Never, Self
 
 import numpy as np
 
+from plangym_like.batch.spaces import as_actions
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import checkpoint as files
-from plangym_like.planners.action_sets import as_plan
+from plangym_like.planners.action_sets import all_actions, as_plan, index_of
 from plangym_like.planners.games import Game, Reads, Starts
 from plangym_like.planners.plan import CURVE, Plan, Spent, check_plan_env
 from plangym_like.planners.search import Best, Progress, Search, make_rng
@@ -150,8 +151,8 @@ class Planner(ABC):
         Raises
         ------
         InputError
-            Neither `budget` nor `seconds` is given, the budget is too small for one batch, or an
-            argument is invalid.
+            Neither `budget` nor `seconds` is given, the budget is too small for one batch, `state`
+            is a result that ends an episode, or an argument is invalid.
         StateError
             `state` is not a state of this environment.
         RewardError
@@ -291,7 +292,7 @@ class Planner(ABC):
             if isinstance(value, list) and len(value) == 2 and str(value[0]) == _UNSAVED:
                 raise InputError(
                     f"the search was made with {name}={value[1]}, which files do not hold: give "
-                    f"{name}= to load"
+                    f"{name}= to load, or --option {name}=module:callable on the command line"
                 )
         planner: Self = known[content["planner"]](env, **given)
         planner._last = content["state"], Search.resumed(env, content["search"])
@@ -329,13 +330,43 @@ class Planner(ABC):
         Parameters
         ----------
         action : array ``(*action_shape)``, optional
-            By default, `Plan.next_action` of the last plan.
+            By default, `Plan.next_action` of the last plan. After `plan_batch`, one action for each
+            of its B states, ``(B, *action_shape)``.
+
+        Raises
+        ------
+        InputError
+            The number of actions is wrong, or an action is not in the action space, or not legal.
         """
+        if self._last is not None and action is not None:
+            self._check_played(action, *self._last)
         last, self._last = self._last, None
         action = self._next_action if action is None else action
         if last is not None and action is not None:
             state, search = last
             self._kept = Kept(state, np.asarray(action), search.memory, search.best)
+
+    def _check_played(self, action: Any, state: Row, search: Search) -> None:
+        """Raise `InputError` unless `action` could be played where the last search began.
+
+        After `plan_batch`, `state` holds B rows, and `action` B actions.
+        """
+        layout, legal = self.env.layout, search.turns.legal
+        if state.ndim == 1:
+            actions = [layout.check_action(action)]
+        else:
+            actions = as_actions(layout.action_space, action, 1, layout.out_of_bounds)
+            if len(actions) != len(state):
+                raise InputError(
+                    f"advance needs one action for each of the {len(state)} states of plan_batch, "
+                    f"got {len(actions)}"
+                )
+        if legal is None:
+            return
+        every = all_actions(self.env, self.name)
+        for row, one in enumerate(actions):
+            if not legal[row, index_of(every, one)]:
+                raise InputError(f"advance: action {one} is not legal in state {row}")
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> Any:
         """Return the `Search.memory` to begin with.

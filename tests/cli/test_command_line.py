@@ -102,7 +102,11 @@ def test_modules_of_the_current_folder(
     assert (found["score"], found["length"]) == (1.0, 6)
     assert found["options"]["heuristic"] == "mine_of_this_test:way"
     puct = ["--planner", "puct", "--option", "evaluate=mine_of_this_test:evaluate"]
-    assert told(capsys, *plan, *puct)["planner"] == "puct"
+    assert told(capsys, *plan, *puct, "--checkpoint", "saved")["planner"] == "puct"
+    resume = ["plan", "mine_of_this_test:lake", "--resume", "saved", "--budget", "400"]
+    assert main(resume) == 2
+    assert "or --option evaluate=module:callable on the command line" in capsys.readouterr().err
+    assert told(capsys, *resume, *puct[2:])["planner"] == "puct"
     for name, words in (("mine_of_this_test:not", "_test' has no 'not'"), ("no:no", "No mod")):
         assert main([*plan, "--planner", "puct", "--option", f"evaluate={name}"]) == 2
         assert words in capsys.readouterr().err
@@ -177,6 +181,7 @@ def test_without_images_nothing_is_drawn(
         (["info", ":Nope"], "must begin with the name of a module"),
         (["bench", "CartPole-v1", "--batches", "0"], "--batches needs numbers"),
         (["list", "nothing"], "no family 'nothing'; the families are"),
+        (["list", "pgx"], "pgx's games are in functional"),
     ],
 )
 def test_errors_are_one_line(

@@ -84,6 +84,17 @@ def test_what_is_missing_is_named_before_the_first_game(
 
 
 @pytest.mark.parametrize(
+    ("path", "words"),
+    [("run.json", "must end with .pt"), ("file/c4.pt", "no files can be written to")],
+)
+def test_a_checkpoint_has_a_name_of_its_own_in_a_folder(
+    tmp_path: Path, path: str, words: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert_refused(tmp_path, words, "connect_four.py", "--out", path)
+
+
+@pytest.mark.parametrize(
     ("script", "env", "words"),
     first_of(
         [

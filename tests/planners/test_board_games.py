@@ -169,6 +169,33 @@ def test_subtrees_of_many_searches_are_kept() -> None:
         assert following[2].info["visits"].sum() <= 40
 
 
+def test_advance_takes_actions_that_could_be_played() -> None:
+    with plangym_like.make(TicTacToe) as env:
+        starts = [_after(env, [4]), _after(env, [0, 4])]
+        planner = UCT(env, rollout=9)
+        first, _ = planner.plan_batch(starts, budget=400, seed=0)
+        for actions, words in (
+            ([0], "one action for each of the 2 states of plan_batch, got 1"),
+            ([0, 9], "9"),
+            (["a", 0], "a"),
+            ([0, 4], "action 4 is not legal in state 1"),
+        ):
+            with pytest.raises(InputError, match=words):
+                planner.advance(actions)
+        planner.advance([0, 8])  # nothing was lost
+        after = [env.step(move, one.state) for move, one in zip((0, 8), starts, strict=True)]
+        kept = planner.plan_batch(after, budget=40, seed=0)[0].info["visits"].sum()
+        assert kept > first.info["visits"][0] / 2
+        planner.plan(starts[0], budget=40, seed=0)
+        with pytest.raises(InputError, match="action 4 is not legal in state 0"):
+            planner.advance(4)
+    with plangym_like.make("CartPole-v1") as env:
+        planner = UCT(env)
+        planner.plan(env.reset(seed=0), budget=40)
+        with pytest.raises(InputError, match="action"):
+            planner.advance(2)
+
+
 @pytest.mark.parametrize("heaps", [(1, 2, 3), (1, 2, 2), (0, 2, 3)])
 @pytest.mark.parametrize("maker", [UCT, functools.partial(PUCT, evaluate=_uniform)])
 def test_nim_is_solved(heaps: tuple[int, ...], maker: Any) -> None:
@@ -334,6 +361,19 @@ def test_rows_say_nothing_of_players() -> None:
         assert UCT(env).plan(step.state, budget=1_000, seed=0).info["player"] == 1
 
 
+def test_errors_of_functions_of_states_are_their_own() -> None:
+    with plangym_like.make(FastTicTacToe) as env:
+        after = env.step_batch([4], env.reset(seed=0).state).states[0]
+        good = rules(FastTicTacToe)
+        for options, error in (
+            ({**good, "legal": lambda states: states > 0}, TypeError),
+            ({**good, "to_play": lambda obs, infos, states: infos["turn"]}, KeyError),
+        ):
+            with pytest.raises(error) as raised:
+                UCT(env, **options).plan(after, budget=100)
+            assert "f(observations, infos, states)" in raised.value.__notes__[0]
+
+
 @pytest.mark.parametrize("name", ["openspiel/tic_tac_toe", "pettingzoo/connect_four_v3"])
 def test_rows_that_hold_masks_and_players_need_no_info(name: str) -> None:
     pytest.importorskip("pyspiel" if name.startswith("openspiel") else "pettingzoo.classic")
@@ -364,6 +404,23 @@ def test_planners_for_one_player_refuse_games() -> None:
             words = f"{planner.name} plans for one player.*of 2: use UCT, PUCT or OpenLoopMCTS"
             with pytest.raises(InputError, match=words):
                 planner.plan(start, budget=1_000)
+
+
+@pytest.mark.parametrize("maker", [UCT, functools.partial(PUCT, evaluate=_uniform), OpenLoopMCTS])
+def test_no_search_begins_where_a_game_has_ended(maker: Any) -> None:
+    with plangym_like.make(TicTacToe) as env:
+        going, over = _after(env, [0, 3, 1, 4]), _after(env, [0, 3, 1, 4, 2])
+        assert over.terminated
+        planner, words = maker(env), "ends an episode .*no plan begins there"
+        with pytest.raises(InputError, match=f"the given result {words}"):
+            planner.plan(over, budget=200, seed=0)
+        with pytest.raises(InputError, match=words):
+            play(planner, 5, over, budget=200, seed=0)
+        with pytest.raises(InputError, match=f"result 1 of 3 {words}"):
+            planner.plan_batch([going.state, over, over], budget=200, seed=0)
+        step = env.step_batch([5, 2], going.state)
+        with pytest.raises(InputError, match=f"result 1 of 2 {words}"):
+            planner.plan_batch(step, budget=200, seed=0)
 
 
 class NoMoves(TicTacToe):
