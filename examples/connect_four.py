@@ -422,7 +422,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="continue from the file --out")
-    parser.add_argument("--out", type=checkpoint, default=Path("learn/connect_four.pt"))
+    parser.add_argument("--out", type=checkpoint, default="learn/connect_four.pt")
     args = parser.parse_args()
     if args.perfect and importlib.util.find_spec("bitbully") is None:
         parser.error("--perfect needs BitBully, a solver: pip install bitbully")

@@ -299,10 +299,18 @@ class FunctionalGame(FunctionalGym):
         super().__init__(functions)
         self._legal = self.names.index("legal_action_mask")
         self._player = self.names.index("current_player")
+        ends = ("terminated", "truncated")
+        self._ends = [number for number, name in enumerate(self.names) if name in ends]
 
     def turns_of_states(self, states: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the masks ``(N, A)`` and the players to move ``(N,)`` of `states`."""
-        return self._leaf(states, self._legal), self._leaf(states, self._player)
+        """Return the masks ``(N, A)`` and the players to move ``(N,)`` of `states`.
+
+        When a game is over, no move is legal; pgx's own masks say that all are.
+        """
+        legal = self._leaf(states, self._legal).astype(bool)
+        for number in self._ends:
+            legal &= ~self._leaf(states, number).astype(bool)[:, None]
+        return legal, self._leaf(states, self._player)
 
     def _info(self) -> dict[str, Any]:
         legal, to_play = self.turns_of_states(self._row[None])
@@ -318,7 +326,7 @@ def _name(path: tuple[Any, ...]) -> str:
 
 def _leaf_name(path: tuple[Any, ...]) -> str:
     """Return the name of a leaf of a state: its path within the state."""
-    return jax.tree_util.keystr(path).lstrip(".")
+    return str(jax.tree_util.keystr(path)).lstrip(".")
 
 
 class FunctionalCodec(SaveLoadCodec):

@@ -543,11 +543,12 @@ def _encoded(objects: list[Any]) -> bytes:
     kinds, which = [], []
     numbers = {id(thing): number for number, thing in enumerate(objects)}
     for thing in objects:
-        if thing is not objects[0] and not _is_own(type(thing)):
+        kind: Any = type(thing)
+        if thing is not objects[0] and not _is_own(kind):
             raise SnapshotError(
-                f"{qualified_name(type(thing))} is not a class of MiniGrid; give snapshot='pickle'"
+                f"{qualified_name(kind)} is not a class of MiniGrid; give snapshot='pickle'"
             )
-        if type(thing) is Grid:
+        if kind is Grid:
             owned = {name: getattr(thing, name) for name in _GRID}
         else:
             owned = _held(vars(thing)) if thing is objects[0] else vars(thing)

@@ -182,6 +182,17 @@ def test_states_of_two_players_may_have_no_mask():
         assert step.obs.tolist() == [1.0, 1.0] and "action_mask" not in step.info
 
 
+def test_no_move_is_legal_when_a_game_is_over():
+    with plangym_like.make(pgx_game("tic_tac_toe"), autoreset=False) as env:
+        step = env.reset(seed=0)
+        for action in (0, 3, 1, 4):
+            step = env.step(action, step.state)
+        both = env.step_batch([2, 8], step.state)
+        over = env.step(2, step.state)
+        assert over.terminated and not over.info["action_mask"].any()
+        assert both.infos["action_mask"].sum(axis=1).tolist() == [0, 4]
+
+
 @pytest.mark.parametrize("rollout", [0, 9])
 def test_a_search_proves_that_tic_tac_toe_is_a_draw(rollout: int):
     with plangym_like.make(pgx_game("tic_tac_toe")) as env:
