@@ -183,7 +183,7 @@ class AttributeCodec(Codec):
         self._are_plain = not any(self._decoders)
         # Numbers that are restored as those of NumPy, unless their flags say otherwise.
         self._flagged = [
-            (index, each.dtype.type)
+            (index, (each.dtype.type, np.ndarray))
             for index, each in enumerate(sized)
             if self.keeps_kinds and self._decoders[index] and each.shape is None
         ]
@@ -281,8 +281,8 @@ class AttributeCodec(Codec):
                 value if shape is None else self._bytes_of(value, name, dtype, shape)
                 for value, (name, dtype, shape) in zip(values, self._sized, strict=False)
             ]
-            for index, kind in self._flagged:
-                is_of_python = type(values[index]) is not kind
+            for index, kinds in self._flagged:
+                is_of_python = not isinstance(values[index], kinds)
                 fields.append(is_of_python)
                 if is_of_python:
                     self._check_rounding(values[index], index)

@@ -324,8 +324,10 @@ class SaveLoadSimulator(GymnasiumSimulator):
     @property
     def plays_out(self) -> bool:
         """Whether the environment tells its turns, each action is one step, and they start at 0."""
-        first = getattr(self.action_space, "start", 0)
-        return first == 0 and self.frameskip == 1 and self.tells_turns()
+        if self.frameskip != 1 or not self.tells_turns():
+            return False
+        first: Any = getattr(self.action_space, "start", 0)  # actions are `Discrete`
+        return bool(first == 0)
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows, or play them out.

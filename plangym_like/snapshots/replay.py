@@ -289,13 +289,9 @@ class ReplayCache:
     def keep(self, cached: CachedCopy) -> None:
         """Take an image of the state of `cached`, if its family has images."""
         log, trace_digest = cached.reached
-        if self._make_imager is None or not cached.alive:
-            return
-        saved = self._images.find(log)
-        if saved is not None:
-            # Equal digests: nobody has changed the world by hand, so its memory is as it was.
-            if saved.cached is cached and saved.trace_digest == trace_digest:
-                cached.image = saved.image
+        # A state that has an image may have been changed by hand since, so `cached.image` stays
+        # unknown, and the next restore writes the whole world.
+        if self._make_imager is None or not cached.alive or self._images.find(log) is not None:
             return
         if not cached.has_tried:
             cached.has_tried = True

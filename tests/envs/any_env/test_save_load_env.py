@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same, reached
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.wrappers import ClipReward, TimeLimit
 from small_envs import Sled, Sleds
 from usual import first_of
@@ -71,6 +71,23 @@ def test_chunks_are_what_their_rows_are_one_by_one(dt: Any) -> None:
     for name in ("observations", "rewards", "terminateds", "truncateds"):
         assert_same(getattr(chunks, name), getattr(ones, name), name)
     assert_same(chunks.states[:, 32:], ones.states[:, 32:])
+
+
+class Steered(Sled):
+    """Takes actions of two parts, whose space has a first value for each."""
+
+    action_space = MultiDiscrete([2, 3], start=[0, 1])
+
+    def step(self, action: Any) -> Any:
+        return super().step(int(sum(action)) % 3)
+
+
+def test_actions_may_have_several_parts() -> None:
+    with plangym_like.make(Steered) as env:
+        assert env.snapshot == "native"
+        state = env.reset(seed=0).state
+        single = env.step([1, 2], state=state)
+        assert_same(env.step_batch([[1, 2]], state).obs[0], single.obs)
 
 
 def test_one_state_serves_all_actions() -> None:
