@@ -18,7 +18,7 @@ FOLDERS += $(filter-out $(FOLDERS),$(patsubst tests/%/,%,$(sort $(dir $(wildcard
 RUN_TESTS := python -m pytest --quiet
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
+.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level test-all lint faults soak fault-table docs table bench test-lowest release-check clean
 .DELETE_ON_ERROR:
 # Thousands of processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,7 +37,6 @@ help:
 	@echo "make soak   restore Box2D environments ten million times (takes an hour)"
 	@echo "make fault-table  compare this package with other libraries under the same faults"
 	@echo "make docs   build the documentation into docs/_build/html"
-	@echo "make site-test  build the documentation, and click through it in a headless Chromium"
 	@echo "make table  check everything installed, write their tables"
 	@echo "make bench  compare this package with other libraries and redraw the published figures"
 	@echo "make test-all  make test with each of $(PYTHONS) that is installed"
@@ -99,9 +98,6 @@ docs: .venv/.test
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-site-test: .venv/.site docs
-	$(BIN)/python -m pytest --quiet tests/docs/test_site.py
-
 table: .venv/.test
 	$(BIN)/python benchmarks/support_table.py
 
@@ -138,7 +134,6 @@ clean:
 
 # A stamp per target in the virtual environment: installing again waits for a change of the metadata.
 .venv/.demo: EXTRAS := atari,classic-control,viz
-.venv/.site: EXTRAS := site
 .venv/.test: EXTRAS := dev,docs,atari,classic-control,box2d,mujoco,dm-control,retro,viz,torch
 .venv-bench/.bench: EXTRAS := bench,atari,classic-control,box2d,viz,mujoco,dm-control,ray
 

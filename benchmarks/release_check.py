@@ -79,7 +79,7 @@ with plangym_like.make("CartPole-v1") as env:
     "all": STEP.format(names=["CartPole-v1", "ALE/MsPacman-v5"]) + "import mctx, ray, torchrl",
 }
 # These are for work on the package itself, or cannot share an environment with others.
-NOT_TRIED = {"dev", "test", "docs", "site", "bench"}
+NOT_TRIED = {"dev", "test", "docs", "bench"}
 # The pages whose Python blocks run with an extra alone, and with two together.
 PAGES = {
     "": [
