@@ -11,7 +11,6 @@ themselves.
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from plangym_like.envs.kernel import (
     state_kept,
     trial_actions,
 )
+from plangym_like.envs.reaching import reach_environment
 from plangym_like.envs.wrapping import method_of
 from plangym_like.states.rows import HEADER_NBYTES, Row
 from plangym_like.support.arguments import name_of
@@ -72,7 +72,7 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
         return None
     if not all(map(spaces.is_leaf, (sim.base.observation_space, sim.observation_space))):
         return None
-    if any(map(_holds_environment, transforms)):
+    if reach_environment(transforms, sim.base):
         return None
     action = owned(trial_actions(sim.action_space, kind)[0])
     with state_kept(sim):
@@ -85,19 +85,6 @@ def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel 
     if inner is None or not inner.use_for_frames():
         return None
     return TransformKernel(sim, inner, transforms, (action_kind, type(obs), type(reward)))
-
-
-def _holds_environment(wrapper: Any) -> bool:
-    """Return whether an attribute of `wrapper` other than ``env``, or its item, is an environment.
-
-    The trial of the kernel finds most other ways to read the environment.
-    """
-    values = [value for name, value in vars(wrapper).items() if name != "env"]
-    return any(
-        isinstance(each, gymnasium.Env)
-        for value in values
-        for each in (value, *gc.get_referents(value))
-    )
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from comparing import assert_same
 from gymnasium import wrappers as gw
 from usual import first_of
 
+import plangym_like
 from plangym_like.envs.transforms import TransformKernel
 
 IDS = ["HalfCheetah-v5", "CartPole-v1", "Pendulum-v1", "FrozenLake-v1"]
@@ -141,17 +143,15 @@ class ReadsLater(gym.RewardWrapper):
         return self.unwrapped.data.qpos[1] if self.turned else reward
 
 
-class HoldsLater(gym.RewardWrapper):
-    """Has the environment in another attribute."""
+class Holds(gym.RewardWrapper):
+    """Has the environment in another attribute, and does not use it."""
 
-    turned = 0
-
-    def __init__(self, env: gym.Env) -> None:
+    def __init__(self, env: gym.Env, held: Any) -> None:
         super().__init__(env)
-        self.robots = {"mine": env.unwrapped}
+        self.held = held
 
     def reward(self, reward: Any) -> Any:
-        return self.robots["mine"].data.qpos[1] if self.turned else reward
+        return reward
 
 
 class HidesErrors(gym.RewardWrapper):
@@ -236,7 +236,6 @@ SLOW: dict[str, list[Any]] = {
     "limit": [(gw.TimeLimit, {"max_episode_steps": 50}), Penalty, ReadsLimit],
     "last": [Keeps],
     "closure over an array": [over_view],
-    "another reference": [HoldsLater],
     "statistics": [Penalty, gw.NormalizeObservation],
 }
 
@@ -249,6 +248,35 @@ def test_all_other_wrappers_are_stepped_row_by_row(chain: str) -> None:
     one, other = (env.step_batch(actions, states) for env in (fast, slow))
     assert_same(tuple(one), tuple(other))
     assert not is_in_use(fast)
+
+
+class Owner:
+    def __init__(self, env: gym.Env) -> None:
+        self.env = env
+
+
+def by_name(env: gym.Env) -> gym.Env:
+    global EVERY
+    EVERY = [env]
+    return gw.TransformReward(env, lambda reward: reward if EVERY else 0.0)
+
+
+HOLDERS: list[Any] = [
+    by_name,
+    lambda env: Holds(env, {"a": [{"b": env}]}),
+    lambda env: Holds(env, partial(getattr, env.unwrapped)),
+    lambda env: Holds(env, lambda: env),
+    lambda env: Holds(env, Owner(env)),
+    lambda env: Holds(env, env.get_wrapper_attr),
+    lambda env: gw.TransformReward(env, lambda reward: reward if env else 0.0),
+    lambda env: gw.TransformReward(env, lambda reward, env=env: reward),
+]
+
+
+@pytest.mark.parametrize("hold", HOLDERS)
+def test_a_wrapper_that_can_reach_the_environment_is_stepped_row_by_row(hold: Any) -> None:
+    with plangym_like.make("MountainCar-v0", wrappers=[hold]) as env:
+        assert env.snapshot == "native" and not is_in_use(env)
 
 
 @pytest.mark.parametrize("kind", [ReadsLater, HidesErrors, CountsLater, MarksLater])
