@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import itertools
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,7 @@ from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chains import note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import kind_of
 from plangym_like.snapshots.known_wrappers import StateOwner, columns_of, restart_generators
+from plangym_like.snapshots.plain_data import in_order_of_memory
 from plangym_like.states.rows import Row, padded
 
 # Bytes reserved for growing data, besides twice the size that they have at first.
@@ -27,6 +30,11 @@ _SLACK = 1024
 _LENGTH = struct.Struct("<Q")
 # The dtypes that a number may have, and their letters in the module `struct`.
 _LETTERS = {np.dtype(letter).str: letter for letter in "?bBhHiIqQefd"}
+# The types that a number may have, in the order of their numbers in state rows.
+_TYPES: list[Any] = [bool, int, float, *(np.dtype(letter).type for letter in "?bBhHiIlLqQefd")]
+_PYTHON: dict[str, Any] = {"?": bool, "q": int, "d": float}
+# Arrays with more axes must be C-contiguous: a byte holds the order of so many.
+_MOST_AXES = 5
 
 
 class Codec(abc.ABC):
@@ -128,8 +136,9 @@ class AttributeCodec(Codec):
 
     A payload holds the attributes that have a dtype, one after the other; then, if there are
     others, the length of their values as plain data, and these data. A number with the dtype
-    ``int64``, ``float64`` or ``bool`` is restored as one of Python, any other as one of NumPy; but
-    see `keeps_kinds`. Subclasses may replace `values` and `put`, and `encoded` and `decoded`.
+    ``int64``, ``float64`` or ``bool`` is restored as one of Python, any other as one of NumPy, and
+    an array is C-contiguous; but see `keeps_forms`. Subclasses may replace `values` and `put`, and
+    `encoded` and `decoded`.
 
     Parameters
     ----------
@@ -145,10 +154,9 @@ class AttributeCodec(Codec):
         The attributes, those with a dtype first.
     layout : numpy.dtype
         A structure of the attributes that have a dtype.
-    keeps_kinds : bool
-        Whether a number is restored as one of Python whatever its dtype, unless it had exactly
-        the NumPy type of its dtype when it was saved. A flag for each such number follows the
-        attributes that have a dtype.
+    keeps_forms : bool
+        Whether numbers are restored with the types, and arrays with the order of axes in memory,
+        that they had when they were saved (see `_Forms`).
 
     Raises
     ------
@@ -158,7 +166,7 @@ class AttributeCodec(Codec):
 
     attributes: tuple[Attribute, ...] = ()
     layout: np.dtype[Any] = np.dtype([])
-    keeps_kinds: bool = False
+    keeps_forms: bool = False
 
     def __init__(
         self, base: Any, attributes: Sequence[Attribute], capacity: int | None = None
@@ -181,13 +189,14 @@ class AttributeCodec(Codec):
             self._decoders.append(decode)
         # Whether all of these are numbers of Python, which are packed as they are.
         self._are_plain = not any(self._decoders)
-        # Numbers that are restored as those of NumPy, unless their flags say otherwise.
-        self._flagged = [
-            (index, (each.dtype.type, np.ndarray))
-            for index, each in enumerate(sized)
-            if self.keeps_kinds and self._decoders[index] and each.shape is None
-        ]
-        letters += "?" * len(self._flagged)
+        self._arrays = [at for at, each in enumerate(sized) if each.shape is not None]
+        self._forms: _Forms | None = None
+        # Where the forms begin; 0 if there are none.
+        self._forms_at = 0
+        if self.keeps_forms:
+            self._forms = _Forms(self, sized, self._arrays, self._decoders, letters)
+            self._forms_at = self._forms.at
+            letters += f"{self._forms.nbytes}x"  # zeros, unless a form is unusual
         self._sized, self.attributes = sized, (*sized, *plain)
         self._plain_names = tuple(plain_names)
         self.layout = np.dtype(fields)
@@ -245,10 +254,7 @@ class AttributeCodec(Codec):
             found = {name: fields[name] for name in self.layout.names or ()}
         if not self._plain_names:
             return found
-        rows = [
-            dict(zip(self._plain_names, self._plain_values(each), strict=True)) for each in payloads
-        ]
-        return {**found, **columns_of(rows)}
+        return {**found, **columns_of([self._plain_by_name(each) for each in payloads])}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the attributes in `physics`, by name, into `payload`."""
@@ -262,8 +268,10 @@ class AttributeCodec(Codec):
                 raise InputError(f"this state has no field {name!r}; its fields are {told}")
             else:
                 _put_number(fields[name][0, ...], name, value)
+                if self._forms is not None:
+                    self._forms.fit(payload, name, value)
         if plain:
-            now = dict(zip(self._plain_names, self._plain_values(payload), strict=True))
+            now = self._plain_by_name(payload)
             values = *(None for _ in self._sized), *{**now, **plain}.values()
             self._put_plain(payload, self.encoded(values))
 
@@ -275,19 +283,17 @@ class AttributeCodec(Codec):
 
     def read(self, payload: Row) -> None:
         values = self.values()
-        fields = values[: len(self._sized)]
+        fields = given = values[: len(self._sized)]
+        packing, forms = self._packing, self._forms
         if not self._are_plain:
             fields = [
                 value if shape is None else self._bytes_of(value, name, dtype, shape)
                 for value, (name, dtype, shape) in zip(values, self._sized, strict=False)
             ]
-            for index, kinds in self._flagged:
-                is_of_python = not isinstance(values[index], kinds)
-                fields.append(is_of_python)
-                if is_of_python:
-                    self._check_rounding(values[index], index)
+        if forms is not None and not forms.are_usual(given):
+            packing, fields = forms.packing, (*fields, forms.of(given))
         try:
-            self._packing.pack_into(payload.data, 0, *fields)
+            packing.pack_into(payload.data, 0, *fields)
         except struct.error as error:
             told = ", ".join(map(repr, fields[: len(self._sized)]))
             raise SnapshotError(
@@ -300,32 +306,23 @@ class AttributeCodec(Codec):
             self._put_plain(payload, self.encoded(values))
 
     def write(self, payload: Row) -> None:
-        values = fields = list(self._packing.unpack_from(payload.data))
-        if not self._are_plain:
-            values = [
-                field if decode is None else decode(field)
-                for field, decode in zip(fields, self._decoders, strict=False)
-            ]
-            if self._flagged:
-                flags = fields[len(self._sized) :]
-                for is_of_python, (index, _) in zip(flags, self._flagged, strict=True):
-                    if is_of_python:
-                        values[index] = fields[index]
+        values = self._sized_values(payload)
         if self._plain_names:
-            values += self._plain_values(payload)
+            values += self._plain_values(payload, values)
         self.put(values)
 
-    def _check_rounding(self, value: Any, index: int) -> None:
-        """Raise `SnapshotError` if the dtype of attribute `index` would round `value`."""
-        name, dtype, _ = self._sized[index]
-        if dtype.kind == "f" and isinstance(value, (int, float, np.number)):
-            with np.errstate(over="ignore"):
-                held = float(dtype.type(value))
-            if held != value and value == value:
-                raise SnapshotError(
-                    f"{self.place(name)} is {value!r}, which a {dtype} cannot hold exactly: give "
-                    "it the dtype float"
-                )
+    def _sized_values(self, payload: Row) -> list[Any]:
+        memory, decoders = payload.data, self._decoders
+        fields = list(self._packing.unpack_from(memory))
+        if self._forms_at and memory[self._forms_at]:
+            assert self._forms is not None
+            decoders = self._forms.decoders(memory)
+        elif self._are_plain:
+            return fields
+        return [
+            field if decode is None else decode(field)
+            for field, decode in zip(fields, decoders, strict=False)
+        ]
 
     def _bytes_of(self, value: Any, name: str, dtype: Any, shape: tuple[int, ...]) -> bytes:
         if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
@@ -336,17 +333,28 @@ class AttributeCodec(Codec):
 
     # Attributes without a dtype
 
+    def known(self, sized: Sequence[Any]) -> Sequence[Any]:
+        """Return objects that plain data hold as references, in a fixed order.
+
+        `sized` are the values of the attributes with a dtype.
+        """
+        return ()
+
     def encoded(self, values: Sequence[Any]) -> bytes:
         """Return the last of `values`, those of attributes without a dtype, as bytes."""
+        count = len(self._sized)
         try:
-            return plain_data.encode(tuple(values[len(self._sized) :]))
+            return plain_data.encode(tuple(values[count:]), self.known(values[:count]))
         except SnapshotError as error:
             place = self.place(" or ".join(self._plain_names))
             raise SnapshotError(f"{place} cannot be saved: {error}") from error
 
-    def decoded(self, data: bytes) -> Sequence[Any]:
-        """Return the values whose bytes are `data`, a result of `encoded`."""
-        values: Sequence[Any] = plain_data.decode(data)
+    def decoded(self, data: bytes, sized: Sequence[Any] = ()) -> Sequence[Any]:
+        """Return the values whose bytes are `data`, a result of `encoded`.
+
+        `sized` are the values of the attributes with a dtype in the same state.
+        """
+        values: Sequence[Any] = plain_data.decode(data, self.known(sized))
         if type(values) is not tuple or len(values) != len(self._plain_names):
             raise StateFormatError("a state row is damaged: it has other attributes")
         return values
@@ -364,15 +372,156 @@ class AttributeCodec(Codec):
         memory[begin:end] = data
         payload[end : self.nbytes] = 0
 
-    def _plain_values(self, payload: Row) -> Sequence[Any]:
+    def _plain_by_name(self, payload: Row) -> dict[str, Any]:
+        values = self._plain_values(payload, self._sized_values(payload))
+        return dict(zip(self._plain_names, values, strict=True))
+
+    def _plain_values(self, payload: Row, sized: Sequence[Any]) -> Sequence[Any]:
         memory, begin = payload.data, self._plain_at + _LENGTH.size
         (used,) = _LENGTH.unpack_from(memory, self._plain_at)
         if used > self.nbytes - begin:
             raise StateFormatError("a state row is damaged: its length is wrong")
-        values = self.decoded(bytes(memory[begin : begin + used]))
+        values = self.decoded(bytes(memory[begin : begin + used]), sized)
         if self.scatters:
             scatter_sets(values)
         return values
+
+
+class _Forms:
+    """The types of numbers, and the order in which the axes of arrays lie in memory, as bytes.
+
+    A row holds a byte that is 1 if any form is unusual, and one byte for each number, and for each
+    array of several axes. 0 is the usual form: a number as `AttributeCodec` restores it, or an
+    array that is C-contiguous. Any other byte is the number of a type, or of an order of axes,
+    which determines the last bits of sums.
+
+    Parameters
+    ----------
+    codec : AttributeCodec
+        The codec, which names attributes in errors.
+    sized : list of Attribute
+        The attributes with a dtype.
+    arrays : list of int
+        The indices of arrays among them.
+    decoders : list
+        What restores the usual form of each attribute.
+    letters : str
+        The format of the attributes for `struct`.
+
+    Attributes
+    ----------
+    packing : struct.Struct
+        The format of the attributes and their forms.
+    at, nbytes : int
+        The place of the forms in a payload, and their length; 0 if there are none.
+    """
+
+    def __init__(
+        self,
+        codec: AttributeCodec,
+        sized: list[Attribute],
+        arrays: list[int],
+        decoders: list[Any],
+        letters: str,
+    ) -> None:
+        self._codec, self._sized = codec, sized
+        # The indices of the attributes that have a byte; of these, the arrays, and the numbers with
+        # their usual types.
+        self._indices = [at for at, each in enumerate(sized) if len(each.shape or "ab") > 1]
+        self._tables = [at for at in self._indices if sized[at].shape]
+        self._numbers = [
+            (at, _PYTHON.get(_LETTERS[dtype.str], dtype.type))
+            for at, (_, dtype, shape) in enumerate(sized)
+            if shape is None
+        ]
+        self._pairs = [*itertools.combinations(arrays, 2)]
+        self._decoders = decoders
+        self.nbytes = len(self._indices) and 1 + len(self._indices)
+        self.packing = struct.Struct(f"{letters}{self.nbytes}s")
+        self.at = self.nbytes and self.packing.size - self.nbytes
+
+    def are_usual(self, values: Sequence[Any]) -> bool:
+        """Return whether `values` have their usual forms, and no two of them are one array."""
+        for index, kind in self._numbers:
+            if type(values[index]) is not kind:
+                return False
+        for index in self._tables:
+            if not values[index].flags.c_contiguous:
+                return False
+        for one, other in self._pairs:  # noqa: SIM110, a generator takes longer
+            if values[one] is values[other]:
+                return False
+        return True
+
+    def of(self, values: Sequence[Any]) -> bytes:
+        """Return the bytes for `values`; raise `SnapshotError` if rows cannot hold one exactly."""
+        for pair in self._pairs:
+            if values[pair[0]] is values[pair[1]]:
+                one, other = (self._codec.place(self._sized[index].name) for index in pair)
+                raise SnapshotError(
+                    f"{one} and {other} are the same array, and would be two after a restore: "
+                    "leave out their dtypes and shapes"
+                )
+        forms = bytes(self._form_of(values[index], index) for index in self._indices)
+        return bytes([any(forms)]) + forms
+
+    def _form_of(self, value: Any, index: int) -> int:
+        (name, dtype, shape), kind = self._sized[index], type(value)
+        if shape is not None:
+            order = in_order_of_memory(value)[0]
+            return 0 if value.flags.c_contiguous else self._orders(index).index(order)
+        if kind is dict(self._numbers)[index]:
+            return 0
+        if kind not in _TYPES:
+            raise SnapshotError(
+                f"{self._codec.place(name)} is {value!r}, {kind_of(value)}, not a number of the "
+                f"dtype {dtype}: leave out its dtype"
+            )
+        with np.errstate(all="ignore"), contextlib.suppress(OverflowError, ValueError):
+            # If it does not fit at all, it cannot be packed.
+            if kind(dtype.type(value).item()) != value and value == value:
+                raise SnapshotError(
+                    f"{self._codec.place(name)} is {value!r}, which a {dtype} cannot hold exactly: "
+                    "give it another dtype, or none"
+                )
+        return 1 + _TYPES.index(kind)
+
+    def decoders(self, memory: Any) -> list[Any]:
+        """Return the functions that restore the attributes from the forms in a payload."""
+        found = [*self._decoders]
+        for index, form in zip(self._indices, memory[self.at + 1 :], strict=False):
+            if form:
+                found[index] = self._decoder(index, form)
+        return found
+
+    def _decoder(self, index: int, form: int) -> Any:
+        _, dtype, shape = self._sized[index]
+        forms = _TYPES if shape is None else self._orders(index)
+        if form - (shape is None) >= len(forms):
+            raise StateFormatError("a state row is damaged: a number of an unknown type")
+        if shape is None:
+            return forms[form - 1]
+        order = forms[form]
+        back = np.argsort(order)
+        return lambda data: np.ndarray(shape, dtype, data).transpose(order).copy().transpose(back)
+
+    def _orders(self, index: int) -> list[tuple[int, ...]]:
+        name, _, shape = self._sized[index]
+        if shape is None or len(shape) > _MOST_AXES:
+            raise SnapshotError(
+                f"{self._codec.place(name)} has more than {_MOST_AXES} axes, and is not "
+                "C-contiguous: leave out its dtype and shape"
+            )
+        return [*itertools.permutations(range(len(shape)))]
+
+    def fit(self, payload: Row, name: str, value: Any) -> None:
+        """Give the number `name` in `payload` its usual form if its present one changes `value`."""
+        forms = payload[self.at + 1 : self.at + self.nbytes]
+        for at, index in enumerate(self._indices):
+            if self._sized[index].name == name and self._sized[index].shape is None and forms[at]:
+                if _TYPES[forms[at] - 1](value) != value:
+                    forms[at] = 0
+                    payload[self.at] = forms.any()
 
 
 def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
@@ -392,6 +541,11 @@ def _packing_of(
 ) -> tuple[str, Callable[[Any], Any] | None]:
     """Return the format of an attribute for `struct`, and what restores its value, if needed."""
     if shape is not None:
+        if dtype.hasobject:
+            raise SnapshotError(
+                f"{place} cannot be saved as an array {dtype}, whose items are objects: make it a "
+                "list, and leave out its dtype and shape"
+            )
         nbytes = math.prod(shape) * dtype.itemsize
         return f"{nbytes}s", lambda data: np.ndarray(shape, dtype, data).copy()
     letter = _LETTERS.get(dtype.str)

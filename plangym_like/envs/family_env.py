@@ -27,7 +27,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import as_wrappers
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
 from plangym_like.processes.child import is_worker
-from plangym_like.snapshots.chains import close_copy
+from plangym_like.snapshots.chains import close_copy, innermost
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.trial import TrialResult, known_trials, while_quick
 from plangym_like.states.rows import Row
@@ -185,9 +185,19 @@ def _first_exact(
             f"{name_of(name)} cannot be saved exactly, so it cannot be planned over:\n{listed}"
         )
     chosen.snapshot_note = "; ".join([*reasons, note])
+    if "native" in ways and chosen.snapshot != "native" and _declares_state(chosen):
+        logger.warning("What the class declares as its state is not used: %s", reasons[0])
     result = TrialResult("auto", chosen.snapshot_note, way=chosen.snapshot)
     known_trials().note(result, (name, kwargs))
     return chosen
+
+
+def _declares_state(simulator: Any) -> bool:
+    """Return whether the class of the environment, or a method of it, says what its state is."""
+    base = innermost(simulator.env)
+    return not is_worker() and any(
+        hasattr(base, name) for name in ("state_attributes", "save_state")
+    )
 
 
 def _attempt(way: str, reasons: list[str], name: Any, kwargs: dict[str, Any]) -> Simulator | None:
@@ -212,6 +222,8 @@ def _make(way: str, name: Any, kwargs: dict[str, Any]) -> Simulator:
     foreign = {option for other, (_, options) in WAYS.items() if other != way for option in options}
     found = getattr(importlib.import_module(f"plangym_like.envs.{module}"), env_class)
     own = {key: value for key, value in kwargs.items() if key not in foreign}
+    if way == "native":
+        own["requires_step_states"] = False
     simulator: Simulator = found.simulator_class(name, **own)
     return simulator
 

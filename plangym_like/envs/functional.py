@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
+from plangym_like.envs.own_codec import SaveLoadCodec
+from plangym_like.envs.save_load_env import SaveLoadSimulator
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.states.random_state import seeded_generator
 from plangym_like.states.rows import Row

@@ -153,7 +153,7 @@ class MiniGridCodec(AttributeCodec):
         *_, episode, changes = values
         return b"".join((_SIZE.pack(len(episode)), episode, changes))
 
-    def decoded(self, data: bytes) -> Sequence[Any]:
+    def decoded(self, data: bytes, sized: Sequence[Any] = ()) -> Sequence[Any]:
         end = _SIZE.size + _SIZE.unpack_from(data)[0] if len(data) >= _SIZE.size else 0
         return data[_SIZE.size : end], data[end:]
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv, suggest_state_attributes
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.wrapping import drop_generators, first_reset
 from plangym_like.errors import (
     PlangymError,
     SnapshotError,
@@ -100,7 +101,8 @@ class PickleCodec(Codec):
         env, longest = self._env, len(self.pickle.encoded())
         if not steps:
             return longest
-        links(env)[-1]._np_random = random_state.seeded_generator(0)
+        if links(env)[-1]._np_random is None:
+            links(env)[-1]._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
         space.seed(0)
         # Some environments take only actions that are legal in their current state.
@@ -220,15 +222,17 @@ class PickledSimulator(GymnasiumSimulator):
 
     def make_codec(self) -> PickleCodec:
         """Reset the environment, and return the codec."""
-        self.reset_once()
+        first_reset(self.env)
         known = self._trial_result
-        return PickleCodec(
+        codec = PickleCodec(
             self.env,
             self.name,
             steps=MEASURED_STEPS if known is None else 0,
             capacity=self.state_capacity if known is None else known.capacity,
             allow_pickle=self._allow_pickle,
         )
+        drop_generators(self.env)
+        return codec
 
     def read(self, payload: Row) -> int:
         """Save the environment and its wrappers to `payload`; return the number of bytes used."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,11 +27,11 @@ from plangym_like.batch import spaces
 from plangym_like.batch.arrays import Rows
 from plangym_like.batch.simulator import as_reset
 from plangym_like.batch.spaces import fitted
-from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.game_positions import LCG_FACTOR
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import ArrayKernel, Kernel, Outcomes, States
+from plangym_like.envs.own_codec import OwnCodec, SaveLoadCodec, declared_attributes, refusal
 from plangym_like.envs.wrapping import drop_generators, first_reset
 from plangym_like.errors import (
     ActionError,
@@ -40,134 +41,18 @@ from plangym_like.errors import (
     RewardError,
     SnapshotError,
 )
+from plangym_like.processes.child import is_worker
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chains import close_copy, innermost
-from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.states.random_state import restart
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
+logger = logging.getLogger("plangym_like")
 _METHODS = ("save_state", "load_state")
-# Rows hold this generator anyway.
-_GENERATOR = ("np_random", "_np_random", "_np_random_seed")
-
-
-class OwnCodec(AttributeCodec):
-    """Saves the attributes that the environment's class lists in ``state_attributes``.
-
-    Parameters
-    ----------
-    base : gymnasium.Env
-        The environment, reset at least once.
-    name : str or callable
-        The id or callable that the environment was made from.
-    capacity : int, optional
-        Bytes for data of no fixed size.
-    attributes : sequence of Attribute, optional
-        By default, those that the class lists.
-    """
-
-    keeps_kinds = True
-
-    def __init__(
-        self,
-        base: Any,
-        name: Any,
-        capacity: int | None,
-        attributes: Sequence[Attribute] | None = None,
-    ) -> None:
-        self._name = name
-        found = declared_attributes(base) if attributes is None else attributes
-        super().__init__(base, found or (), capacity)
-
-    @property
-    def example(self) -> NDArray[Any] | None:
-        """An array with the dtype and shape of states, if a state is one array."""
-        if len(self.attributes) != 1 or self.attributes[0].shape is None:
-            return None
-        return np.empty(self.attributes[0].shape, self.attributes[0].dtype)
-
-    def fingerprint_fields(self) -> Mapping[str, Any]:
-        return {
-            "class": qualified_name(type(self._base)),
-            "callable": None if isinstance(self._name, str) else describe(self._name),
-            **super().fingerprint_fields(),
-            "generator": "behind the state",
-        }
-
-
-class SaveLoadCodec(OwnCodec):
-    """Saves and restores states with the environment's ``save_state`` and ``load_state``.
-
-    The parameters are those of `OwnCodec`. A state is one value called ``state``: an array that
-    always has the dtype and shape that it has at first, or else plain data.
-    """
-
-    def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
-        self._base = base
-        try:
-            (saved,) = self.values()
-        except Exception as error:
-            raise _refusal(base, "save_state", error) from error
-        form = (saved.dtype, saved.shape) if _is_plain_array(saved) else ()
-        super().__init__(base, name, capacity, [Attribute("state", *form)])
-
-    def values(self) -> Sequence[Any]:
-        saved = self._base.save_state()
-        # NumPy returns scalars for arrays without axes.
-        return (
-            np.asarray(saved) if self.layout.names and isinstance(saved, np.generic) else saved,
-        )
-
-    def put(self, values: Sequence[Any]) -> None:
-        (saved,) = values
-        self._base.load_state(saved)
-
-    def place(self, name: str) -> str:
-        return f"the state that {type(self._base).__name__}.save_state() returned"
-
-    def reseed(self, seed: int) -> None:
-        """Leave generators alone: those in the state belong to the environment."""
-
-
-def declared_attributes(base: Any) -> list[Attribute] | None:
-    """Return the attributes in ``state_attributes`` of the class of `base`; ``None`` without it.
-
-    The generator ``np_random`` is left out, because every row holds it.
-
-    Raises
-    ------
-    SnapshotError
-        An entry is neither a name nor a tuple of name, dtype and shape, or a name occurs twice.
-    """
-    declared = getattr(type(base), "state_attributes", None)
-    if declared is None:
-        return None
-    found = []
-    for item in (declared,) if isinstance(declared, str) else declared:
-        try:
-            name, dtype, shape = Attribute(item) if isinstance(item, str) else Attribute(*item)
-            np.dtype(dtype)
-            found.append(Attribute(name, dtype, None if shape is None else tuple(shape)))
-        except TypeError as error:
-            raise SnapshotError(
-                f"{type(base).__name__}.state_attributes must list names, or tuples of a name, a "
-                f"dtype and, for an array, its shape, not {item!r}"
-            ) from error
-    names = [each.name for each in found]
-    if len(names) > len({*names}):
-        raise SnapshotError(f"{type(base).__name__}.state_attributes has a name twice: {names}")
-    return [each for each in found if each.name not in _GENERATOR]
-
-
-def _is_plain_array(saved: Any) -> bool:
-    """Return whether `saved` is an array whose bytes are its whole content.
-
-    This is false for masked arrays, which also have a mask, and for arrays of objects or of
-    variable-length strings, which hold addresses.
-    """
-    return type(saved) is np.ndarray and not saved.dtype.hasobject
 
 
 def _base_restorer(base: Any) -> Callable[[], None] | None:
@@ -224,7 +109,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
     Discrete from 0, without ``frameskip`` or a time limit.
 
     The arguments are as in `GymnasiumSimulator`; ``state_capacity`` is for states that are not
-    arrays.
+    arrays. If ``requires_step_states`` is false, a ``step_states`` that does not do what ``step``
+    does is not used, and a warning is logged.
 
     Raises
     ------
@@ -237,11 +123,26 @@ class SaveLoadSimulator(GymnasiumSimulator):
     always_tried: ClassVar[bool] = True
     codec_class: ClassVar[type[SaveLoadCodec]] = SaveLoadCodec
     codec: OwnCodec
+    # Whether ``step_states`` does not do what ``step`` does.
+    _is_wrong: bool = False
+    # Another environment, which shows what options of resets change.
+    _other: Any = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, requires_step_states: bool = True, **kwargs: Any) -> None:
+        # Attributes that change without options, and those that rows do not hold.
+        self._varying: set[str] = set()
+        self._refused: set[str] = set()
         super().__init__(*args, **kwargs)
-        if self._steps_states():
+        if not self._steps_states():
+            return
+        try:
             self._check_step_states(np.dtype(self.action_space.dtype).char)
+        except SnapshotError as error:
+            if requires_step_states or self.tells_turns():
+                raise
+            self._is_wrong = True
+            if not (self._is_copy or is_worker()):
+                logger.warning("Rows are stepped one by one, without step_states: %s", error)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment; raise `SnapshotError` if it does not define its state."""
@@ -308,13 +209,69 @@ class SaveLoadSimulator(GymnasiumSimulator):
             raise
         except Exception as error:
             method = "load_state" if _has_methods(self.base) else "state_attributes"
-            raise _refusal(self.base, method, error) from error
+            raise refusal(self.base, method, error) from error
         return super()._run_trial()
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; see `GymnasiumSimulator.reset`.
+
+        Raises
+        ------
+        SnapshotError
+            `options` change an attribute that no row holds.
+        """
+        if not options or self._is_copy:
+            return super().reset(seed, options)
+        before = attributes(self.env)
+        found = super().reset(seed, options)
+        names = self._unsaved(before)
+        if names:
+            super().reset(0)  # which does what it does without options
+            raise SnapshotError(
+                f"the options of reset change {', '.join(names)}, which no state row holds: add it "
+                "to state_attributes, or to what save_state returns, or make the environment with "
+                "snapshot='replay'"
+            )
+        return found
+
+    def _unsaved(self, before: dict[str, bytes]) -> list[str]:
+        """Return the names of attributes that a reset with options has changed, and no row holds.
+
+        `before` are the attributes before this reset. Another environment shows which of them rows
+        hold, and which of them change without options.
+        """
+        after, other = attributes(self.env), self._other or self.second_copy()
+        if other is None:
+            return []
+        if self._other is None:
+            self._other = other
+            first = attributes(other.env)
+            for seed in range(2):
+                other.reset(seed)
+                for _ in range(2):
+                    self._varying.update(differing_attributes(first, attributes(other.env)))
+                    with contextlib.suppress(Exception):
+                        other.step(copy.deepcopy(self.action_space).sample(), 1)
+        payload = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(payload)
+        other.write(payload)
+        changed = {*differing_attributes(before, after), *self._refused}
+        names = changed.intersection(differing_attributes(after, attributes(other.env)))
+        self._refused |= names - self._varying
+        return sorted(names - self._varying)
+
+    def close(self) -> None:
+        """Release the simulator's resources; safe to call more than once."""
+        if self._other is not None:
+            self._other.close()
+        super().close()
 
     def _steps_states(self) -> bool:
         """Return whether ``step_states`` can be used to step many rows at once."""
         own = callable(getattr(self.base, "step_states", None))
-        return own and not visible(self.env) and not self._images
+        return own and not (self._is_wrong or self._images or visible(self.env))
 
     def tells_turns(self) -> bool:
         """Return whether ``turns_of_states`` tells which actions are legal, and who moves."""
@@ -398,13 +355,6 @@ def _mask_dtype(info: Any) -> np.dtype[Any]:
 
 def _has_methods(base: Any) -> bool:
     return all(callable(getattr(base, name, None)) for name in _METHODS)
-
-
-def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
-    return SnapshotError(
-        f"{type(base).__name__}.{method} raised {type(error).__name__}: {error}; save_state() must "
-        "return the state, and load_state(state) must restore it"
-    )
 
 
 class OwnEnv(FamilyEnv):

@@ -110,7 +110,8 @@ class ChainState(abc.ABC):
                 name = qualified_name(type(link))
                 raise SnapshotError(f"wrapper {name} cannot be saved: {reason}")
             # An environment may keep the game itself in an attribute called env.
-            constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
+            # One that has its own metadata may change them in place.
+            constant = CONSTANT - {"env", "metadata"} if link is chain[-1] else CONSTANT
             fixed = {name: value for name, value in vars(link).items() if name in constant}
             name, names = type(link).__name__, state_names(link, within_others=foreign)
             foreign = foreign or not is_known(link)
@@ -242,7 +243,42 @@ class WrapperValues(ChainState):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        # The owners and names of all attributes that are objects with state of their own.
+        self._parts: list[tuple[StateOwner, str]] = []
         super().__init__(env, base=False)
+        # What they are at first, and for each of them the first that is the same object.
+        self._first_parts = [getattr(owner.locate(), name) for owner, name in self._parts]
+        self._same = _first_of_each(self._first_parts)
+
+    def encoded(self) -> bytes:
+        if len(self._parts) > 1:
+            self._check_parts()
+        return super().encoded()
+
+    def restore(self, values: list[Any]) -> None:
+        """Set the state of the owners to `values`; put back objects that have changed places."""
+        if len(self._parts) > 1 and self._parts_now() != self._same:
+            for (owner, name), part in zip(self._parts, self._first_parts, strict=True):
+                setattr(owner.locate(), name, part)
+        super().restore(values)
+
+    def _check_parts(self) -> None:
+        """Raise `SnapshotError` if an attribute has become the object of another one."""
+        for (owner, name), now, then in zip(
+            self._parts, self._parts_now(), self._same, strict=True
+        ):
+            if now != then:
+                first, other = self._parts[min(now, then)]
+                raise SnapshotError(
+                    f"{owner.place}.{name} and {first.place}.{other} were "
+                    f"{'the same object' if now > then else 'two objects'} when the environment "
+                    "was made, and rows do not hold that this has changed: keep a number or a text "
+                    "that says which object is meant, or make the environment with "
+                    "snapshot='replay'"
+                )
+
+    def _parts_now(self) -> list[int]:
+        return _first_of_each([getattr(owner.locate(), name, None) for owner, name in self._parts])
 
     def _walk_link(self, owner: StateOwner, link: Any) -> None:
         if owner.names is None:
@@ -272,6 +308,7 @@ class WrapperValues(ChainState):
                 owner.fixed[name] = value
             else:
                 owner.constant |= {name}
+                self._parts.append((owner, name))
             self._walk_object(place, value, _attribute(owner.locate, name))
 
     def _walk_object(self, place: str, value: Any, locate: Callable[[], Any] | None = None) -> None:
@@ -509,6 +546,12 @@ def _nbytes_of_one(wrapper: Any) -> int:
         parts = [] if space is None else spaces.leaves(space)
         lengths.append(sum(int(np.prod(shape)) * kind.itemsize + 64 for shape, kind in parts))
     return max(lengths)
+
+
+def _first_of_each(things: list[Any]) -> list[int]:
+    """Return for each of `things` the index of the first that is the same object."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(thing), index) for index, thing in enumerate(things)]
 
 
 def _attribute(locate: Callable[[], Any], name: str) -> Callable[[], Any]:

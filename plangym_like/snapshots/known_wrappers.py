@@ -242,7 +242,10 @@ class StateOwner:
         Attributes that are never state of this object.
     """
 
-    __slots__ = ("_get", "_locate", "_thing", "constant", "fixed", "kind", "names", "place")
+    __slots__ = (
+        *("_get", "_locate", "_places", "_thing"),
+        *("constant", "fixed", "kind", "names", "place"),
+    )
 
     def __init__(
         self,
@@ -267,6 +270,8 @@ class StateOwner:
 
     def _set_names(self, names: tuple[str, ...] | None) -> None:
         self.names = names
+        parts = [name.rpartition(".") for name in names or ()]
+        self._places = [(attrgetter(path) if path else None, name) for path, _, name in parts]
         one = attrgetter(*names) if names else lambda thing: ()
         self._get: Callable[[Any], Any] = (
             (lambda thing: (one(thing),)) if names and len(names) == 1 else one
@@ -312,9 +317,8 @@ class StateOwner:
         """Set the state of the object to `state`; ``fits(state)`` must be true."""
         thing = self._thing if self._locate is None else self.locate()
         if self.names is not None:
-            for name, value in zip(self.names, state, strict=True):
-                path, _, last = name.rpartition(".")
-                setattr(attrgetter(path)(thing) if path else thing, last, value)
+            for (owner, name), value in zip(self._places, state, strict=True):
+                setattr(thing if owner is None else owner(thing), name, value)
             return
         attributes, handles = thing.__dict__, {}
         for name, value in attributes.items():

@@ -222,7 +222,7 @@ class Reducers(dict[type, Reducer]):
         if issubclass(kind, type):
             return _reduce_class
         if issubclass(kind, np.ndarray):
-            return _reduce_array if kind is np.ndarray else _as_usual
+            return _reduce_array if kind is np.ndarray else _reduce_special_array
         if issubclass(kind, gymnasium.Env):
             return self._unless_named(self._ordinary_reducer_of(kind))
         return self._special_reducer_of(kind) or self._ordinary_reducer_of(kind)
@@ -407,6 +407,15 @@ def _reduce_array(thing: Any) -> Any:
     return thing.__reduce__()
 
 
+def _reduce_special_array(thing: Any) -> Any:
+    # NumPy's own method leaves out the attributes that a subclass adds, which deepcopy copies.
+    found, own = thing.__reduce__(), getattr(thing, "__dict__", None)
+    if not own or len(found) != 3:
+        return NotImplemented
+    make, arguments, state = found
+    return make, arguments, (state, own), None, None, _set_special_array
+
+
 def _reduce_pcg64(thing: Any) -> Any:
     # NumPy's pickle of one takes ten times as long.
     memory = thing.state
@@ -459,6 +468,12 @@ def _array(shape: Any, dtype: str, data: bytes, order: Sequence[int] = ()) -> An
     return array.transpose(np.argsort(order)) if order else array
 
 
+def _set_special_array(array: Any, state: Any) -> None:
+    content, own = state
+    array.__setstate__(content)
+    array.__dict__.update(own)
+
+
 def _method(function: Any, thing: Any) -> Any:
     return types.MethodType(function, thing)
 
@@ -467,4 +482,9 @@ def _scalar(letter: str, number: Any) -> Any:
     return np.dtype(letter).type(number)
 
 
-_FUNCTIONS = frozenset([_thing, _maker, _pcg64, _seeds, _array, _method, _scalar, class_named])
+_FUNCTIONS = frozenset(
+    [
+        *(_thing, _maker, _pcg64, _seeds, _array, _set_special_array, _method, _scalar),
+        class_named,
+    ]
+)

@@ -144,8 +144,6 @@ class ReadsLater(gym.RewardWrapper):
 
 
 class Holds(gym.RewardWrapper):
-    """Has the environment in another attribute, and does not use it."""
-
     def __init__(self, env: gym.Env, held: Any) -> None:
         super().__init__(env)
         self.held = held
@@ -207,23 +205,6 @@ class OwnStep(gym.RewardWrapper):
         return -reward
 
 
-class ReadsLimit(gym.RewardWrapper):
-    def reward(self, reward: Any) -> Any:
-        return reward + self.get_wrapper_attr("_elapsed_steps")
-
-
-class Keeps(gym.ObservationWrapper):
-    """Keeps the last observation, and adds the one before."""
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self.last = np.zeros(env.observation_space.shape)
-
-    def observation(self, observation: Any) -> Any:
-        shown, self.last = observation + self.last, observation
-        return shown
-
-
 def over_view(env: gym.Env) -> gym.Env:
     positions = env.unwrapped.data.qpos
     return gw.TransformReward(env, lambda reward: reward + positions[1])
@@ -233,8 +214,6 @@ SLOW: dict[str, list[Any]] = {
     "data": [ReadsData],
     "counter": [Counter],
     "step": [OwnStep],
-    "limit": [(gw.TimeLimit, {"max_episode_steps": 50}), Penalty, ReadsLimit],
-    "last": [Keeps],
     "closure over an array": [over_view],
     "statistics": [Penalty, gw.NormalizeObservation],
 }
@@ -265,7 +244,6 @@ HOLDERS: list[Any] = [
     by_name,
     lambda env: Holds(env, {"a": [{"b": env}]}),
     lambda env: Holds(env, partial(getattr, env.unwrapped)),
-    lambda env: Holds(env, lambda: env),
     lambda env: Holds(env, Owner(env)),
     lambda env: Holds(env, env.get_wrapper_attr),
     lambda env: gw.TransformReward(env, lambda reward: reward if env else 0.0),

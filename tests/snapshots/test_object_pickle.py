@@ -148,6 +148,20 @@ def test_arrays_keep_dtype_shape_order_and_memory_of_their_own(array: Any) -> No
     assert found.flags.writeable
 
 
+class Field(np.ndarray):
+    def __array_finalize__(self, other: Any) -> None:
+        self.charge = getattr(other, "charge", 0.0)
+
+
+def test_arrays_of_subclasses_keep_their_attributes() -> None:
+    field, masked = np.zeros(3).view(Field), np.ma.array([1.0, 2.0], mask=[False, True])
+    field.charge = 4.5
+    masked.harden_mask()
+    one, other = copied([field, masked])
+    assert type(one) is Field and one.charge == 4.5
+    assert other.hardmask and other.mask.tolist() == [False, True]
+
+
 @pytest.mark.parametrize(
     "scalar", [np.int64(-3), np.uint8(7), np.bool_(True), np.float64("nan"), np.float32(0.1)]
 )

@@ -130,6 +130,20 @@ def test_an_attribute_that_becomes_unsaveable_is_named_when_it_does() -> None:
         memory.read(np.zeros(memory.nbytes, np.uint8))
 
 
+def test_an_attribute_that_becomes_another_object_of_the_wrapper_is_an_error() -> None:
+    env: Any = Holding(gym.make("CartPole-v1"), Normalizer())
+    first, env.other = env.thing, Normalizer()
+    env.reset()
+    memory = WrapperState(env)
+    payload = np.zeros(memory.nbytes, np.uint8)
+    memory.read(payload)
+    env.thing = env.other
+    with pytest.raises(SnapshotError, match=r"Holding\.other and Holding\.thing were two objects"):
+        memory.read(payload.copy())
+    memory.write(payload)
+    assert env.thing is first and env.other is not first
+
+
 def test_a_class_may_say_itself_what_its_memory_is() -> None:
     class Declared(Holding):
         state_attributes = ("count",)

@@ -1,6 +1,5 @@
 """How states are saved: as a trial shows, or as the caller chooses."""
 
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,28 +97,6 @@ def test_a_way_is_not_taken_where_it_cannot_be_exact() -> None:
         plangym_like.make(Dungeon, snapshot="native")
     with pytest.raises(SnapshotError, match="EzPickle"):
         plangym_like.make(Shy, snapshot="pickle")
-
-
-class SavesToFile(Dungeon):
-    """Has methods of the same names for something else."""
-
-    def save_state(self, path: str) -> None: ...
-
-    def load_state(self, path: str) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        (SavesToFile, "SavesToFile.save_state raised TypeError: .* must return the state"),
-    ],
-)
-def test_methods_that_do_not_save_and_load_are_passed_over(kind: Any, reason: str) -> None:
-    with plangym_like.make(kind) as env:
-        assert (env.snapshot, env.exactness) == ("pickle", "exact")
-        assert re.search(reason, env.snapshot_note)
-    with pytest.raises(SnapshotError, match=reason):
-        plangym_like.make(kind, snapshot="native")
 
 
 @pytest.mark.parametrize("options", [{"delay_setup": True}, {"snapshot": "pickle"}])

@@ -231,6 +231,29 @@ class Tabled(gym.Env):
         return self.count, 0.0, False, False, {}
 
 
+class Marked(Tabled):
+    """Has a generator of another kind, and metadata of its own, which change."""
+
+    def __init__(self) -> None:
+        self.metadata = {"level": 0}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        self.np_random = np.random.Generator(np.random.MT19937(3))
+        return found
+
+    def step(self, action: Any) -> Any:
+        self.metadata["level"] += 1
+        return 0, self.metadata["level"] + self.np_random.random(), False, False, {}
+
+
+def test_generators_of_other_kinds_and_metadata_are_part_of_the_state() -> None:
+    with plangym_like.make(Marked) as env:
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
+        state, draws = env.reset(seed=0).state, np.random.Generator(np.random.MT19937(3))
+        assert [env.step(1, state=state).reward for _ in range(2)] == [1 + draws.random()] * 2
+
+
 class ReplayedTable(gym.utils.EzPickle, Tabled):
     """It cannot be pickled."""
 

@@ -136,6 +136,10 @@ class Objects(Sled):
         return [object()]
 
 
+class SavesToFile(Sled):
+    def save_state(self, path: str) -> None: ...
+
+
 class Wrong(Sleds):
     def step_states(self, states: Any, actions: Any) -> Any:
         following, obs, rewards, *flags = super().step_states(states, actions)
@@ -158,6 +162,7 @@ class Telling(Sleds):
     [
         (Forgets, "does not repeat itself: the observation"),
         (Objects, r"Objects\.save_state\(\) returned cannot be saved"),
+        (SavesToFile, "SavesToFile.save_state raised TypeError: .* must return the state"),
         (Wrong, r"Wrong\.step_states does not do what step does: the reward of row 0"),
         (Chancy, "draws random numbers"),
         (Telling, "gives infos"),
@@ -168,9 +173,35 @@ def test_what_does_not_agree_is_refused(kind: Any, reason: str) -> None:
         SaveLoadSimulator(kind)
 
 
-def test_methods_that_do_not_tell_all_are_passed_over() -> None:
+def test_what_a_class_declares_and_is_not_used_is_logged(caplog: Any) -> None:
     env = plangym_like.make(Forgets)
     assert env.snapshot == "pickle" and "by native: " in env.snapshot_note
+    assert "What the class declares as its state is not used: by native: " in caplog.text
+    env = plangym_like.make(Wrong)
+    assert env.snapshot == "native" and not env.simulator.steps_batches
+    assert "without step_states: Wrong.step_states does not do what step does" in caplog.text
+
+
+class Steep(Sled):
+    """An option of its reset changes a number that is not in its state."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.slope = (options or {}).get("slope", 1.0)
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, self.slope * reward, *rest
+
+
+def test_an_option_that_no_row_holds_is_an_error() -> None:
+    with plangym_like.make(Steep, snapshot="native") as env:
+        state = env.reset(seed=0, options={"slope": 1.0}).state
+        reward = env.step(1, state=state).reward
+        for _ in range(2):
+            with pytest.raises(SnapshotError, match=r"options of reset change Steep\.slope, which"):
+                env.reset(seed=0, options={"slope": 5.0})
+        assert env.step(1, state=state).reward == reward != 0
 
 
 class WrongLate(Sleds):
