@@ -10,7 +10,6 @@ is made; if the results differ, they are called for one simulation at a time.
 from __future__ import annotations
 
 import copy
-import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -490,14 +489,17 @@ class ModelEnv(GymnasiumMujocoEnv):
 def _looking_in(arrays: Mapping[str, Array], size: int) -> Look:
     """Return a function that returns one of `arrays`, with `size` rows."""
 
-    @functools.cache
+    blocks: dict[str, Array] = {}
+
     def look(name: str) -> Array:
         if name not in arrays:
             raise AttributeError(
                 f"the functions read data.{name} now, but they did not when they were first "
                 f"called: add fields=[{name!r}] to the arguments"
             )
-        return _block(arrays[name], size)
+        if name not in blocks:
+            blocks[name] = _block(arrays[name], size)
+        return blocks[name]
 
     return look
 
