@@ -14,6 +14,7 @@ import plangym_like
 from plangym_like import MujocoModel, make_mujoco
 from plangym_like.envs.mujoco import batch
 from plangym_like.envs.mujoco.own_model import BLOCK
+from plangym_like.envs.mujoco.physics import model_digest
 from plangym_like.errors import EnvApiError, InputError
 from plangym_like.planners import CEM, MPPI
 
@@ -402,7 +403,27 @@ def test_a_reset_may_change_the_model() -> None:
 def heavier(factor: float) -> Any:
     model = mujoco.MjModel.from_xml_string(ARM)
     model.body_mass[1:] *= factor
+    mujoco.mj_setConst(model, mujoco.MjData(model))
     return model
+
+
+def test_versions_are_models_or_the_arrays_that_differ() -> None:
+    given = [heavier(2), heavier(5)]
+    given[1].opt.gravity[2] = -3
+    masses, gravity = [one.body_mass for one in given], [one.opt.gravity for one in given]
+    listed = arm(models=given)()
+    named = arm(models={"body_mass": masses, "opt.gravity": gravity})()
+    for one, other in zip(listed.versions, named.versions, strict=True):
+        assert model_digest(one) == model_digest(other)
+    for fields, message in (
+        ({"body_mas": masses}, "'body_mas', which is not an array of floats"),
+        ({"geom_contype": [[1, 1, 1, 1]]}, "not an array of floats"),
+        ({"body_mass": 2.0}, r"of shape \(K, 4\)"),
+        ({"body_mass": [masses[0] * np.nan]}, "finite"),
+        ({"body_mass": masses, "opt.gravity": gravity[:1]}, "the same length"),
+    ):
+        with pytest.raises(InputError, match=message):
+            arm(models=fields)
 
 
 @pytest.mark.parametrize("engine", first_of([True, False]))
@@ -440,7 +461,7 @@ def test_rows_step_with_the_version_of_the_model_that_they_name(
 
 @pytest.mark.parametrize("given", [5, "<mujoco/>", pathlib.Path("arm.xml"), heavier(2)])
 def test_models_are_a_sequence(given: Any) -> None:
-    with pytest.raises(InputError, match="models must be a sequence of models, got"):
+    with pytest.raises(InputError, match="models must be a sequence of models, or a dict, got"):
         arm(models=given)
 
 
