@@ -114,7 +114,7 @@ def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.
     Raises
     ------
     InputError
-        The space is not a `Box` of floats, is empty, or is not bounded; the message names `planner`.
+        The space is not a `Box` of floats, or is empty or not bounded; the message names `planner`.
     """
     space = env.action_space
     if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
