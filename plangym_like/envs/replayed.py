@@ -240,7 +240,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
         self._logs = ActionLogFormat(spaces_of(env)[0])
-        self._proxy = ReplayedChain(env)
+        self._proxy = ReplayedChain(env, self._logs)
         self._proxy.cache = ReplayCache(
             self._copy,
             self._logs,

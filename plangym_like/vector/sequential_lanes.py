@@ -110,7 +110,9 @@ class SequentialLanes(Lanes):
                         is_reset = True
                         value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
-                if type(info) is dict and _CONSTANTS.issuperset(map(type, info.values())):
+                if type(info) is dict and (
+                    not info or _CONSTANTS.issuperset(map(type, info.values()))
+                ):
                     infos[lane] = info.copy()
                 else:
                     infos[lane] = owned_info(info)
@@ -133,22 +135,28 @@ class SequentialLanes(Lanes):
         self, actions: NDArray[Any], lanes: Sequence[int], ended: Sequence[bool] | None
     ) -> None:
         """Raise `ActionError` if an action is outside its space; lanes that are reset need none."""
+        if self._are_choices(actions):
+            return
+        stepped = [lane for lane in lanes if ended is None or not ended[lane]]
+        if not self._are_choices(actions[stepped]):
+            raise ActionError(
+                f"actions must be in {self.action_space}, got {actions.dtype} {actions[stepped]}"
+            )
+
+    def _are_choices(self, actions: NDArray[Any]) -> bool:
+        """Return whether all actions are in the space, which is a `Discrete`."""
         assert self._choices is not None
         first, count = self._choices
-        if ended is not None:
-            lanes = [lane for lane in lanes if not ended[lane]]
-        if len(lanes) < self.num_lanes:
-            actions = actions[lanes]
-        if actions.dtype.kind in "iu":
-            if len(actions) <= _FEW:
-                chosen = actions.tolist()
-                if not chosen or (min(chosen) >= first and max(chosen) < first + count):
-                    return
-            # Viewed as unsigned numbers, negative offsets are large.
-            offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
-            if not np.count_nonzero(offsets >= count):
-                return
-        raise ActionError(f"actions must be in {self.action_space}, got {actions.dtype} {actions}")
+        if not len(actions):
+            return True
+        if actions.dtype.kind not in "iu":
+            return False
+        if len(actions) <= _FEW:
+            chosen = actions.tolist()
+            return bool(min(chosen) >= first and max(chosen) < first + count)
+        # Viewed as unsigned numbers, negative offsets are large.
+        offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
+        return not np.count_nonzero(offsets >= count)
 
 
 def as_gym_env(env: Any) -> Any:
