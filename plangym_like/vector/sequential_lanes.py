@@ -135,28 +135,23 @@ class SequentialLanes(Lanes):
         self, actions: NDArray[Any], lanes: Sequence[int], ended: Sequence[bool] | None
     ) -> None:
         """Raise `ActionError` if an action is outside its space; lanes that are reset need none."""
-        if self._are_choices(actions):
-            return
-        stepped = [lane for lane in lanes if ended is None or not ended[lane]]
-        if not self._are_choices(actions[stepped]):
-            raise ActionError(
-                f"actions must be in {self.action_space}, got {actions.dtype} {actions[stepped]}"
-            )
-
-    def _are_choices(self, actions: NDArray[Any]) -> bool:
-        """Return whether all actions are in the space, which is a `Discrete`."""
         assert self._choices is not None
         first, count = self._choices
-        if not len(actions):
-            return True
-        if actions.dtype.kind not in "iu":
-            return False
-        if len(actions) <= _FEW:
-            chosen = actions.tolist()
-            return bool(min(chosen) >= first and max(chosen) < first + count)
-        # Viewed as unsigned numbers, negative offsets are large.
-        offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
-        return not np.count_nonzero(offsets >= count)
+        are_whole = actions.dtype.kind in "iu"
+        if are_whole and len(actions) <= _FEW:
+            chosen = actions.tolist()  # usually valid also for lanes that are reset
+            if min(chosen) >= first and max(chosen) < first + count:
+                return
+        if ended is not None:
+            lanes = [lane for lane in lanes if not ended[lane]]
+        if len(lanes) < self.num_lanes:
+            actions = actions[lanes]
+        if are_whole:
+            # Viewed as unsigned numbers, negative offsets are large.
+            offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
+            if not np.count_nonzero(offsets >= count):
+                return
+        raise ActionError(f"actions must be in {self.action_space}, got {actions.dtype} {actions}")
 
 
 def as_gym_env(env: Any) -> Any:
