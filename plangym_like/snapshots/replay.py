@@ -121,8 +121,8 @@ class CachedCopy:
         """The log and the digest."""
         log, trace_digest, unread = self._path
         if unread:
-            for _, *seen in unread:
-                trace_digest = _digest(trace_digest, *seen)
+            for _, obs, others in unread:
+                trace_digest = _digest(trace_digest, obs + others)
             log += b"".join([self.logs.entry(event) for event, *_ in unread])
             self.reached = log, trace_digest
         return log, trace_digest
@@ -549,8 +549,7 @@ def _seen(obs: Any) -> bytes:
     return _encoded(obs)
 
 
-def _digest(before: bytes, *seen: bytes) -> bytes:
+def _digest(before: bytes, seen: bytes) -> bytes:
     digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
-    for each in seen:
-        digest.update(each)
+    digest.update(seen)
     return digest.digest()
