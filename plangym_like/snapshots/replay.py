@@ -351,9 +351,11 @@ class ReplayCache:
                 raise StateFormatError("the action log in a state row does not begin with a reset")
             best, _, _ = self.begin(start[1])
             self.keep(best)
-        if len(best.log) < len(log):
+        reached = best.reached
+        if len(reached[0]) < len(log):
             self._replay(best, log)
-        if best.trace_digest != trace_digest:
+            reached = best.reached
+        if reached[1] != trace_digest:
             self.discard(best)
             raise SnapshotError(
                 f"{qualified_name(type(innermost(best.env)))} did not repeat itself: its states "

@@ -132,15 +132,11 @@ class ReplayedChain(Forwarding):
         return self.env.spec
 
     @property
-    def log(self) -> bytes:
-        """The action log that led to the current state; it may be written into a row."""
-        self._current.is_saved = True
-        return self._current.log
-
-    @property
-    def trace_digest(self) -> bytes:
-        """The digest of all observations, rewards and flags on the way to the current state."""
-        return self._current.trace_digest
+    def log_and_digest(self) -> tuple[bytes, bytes]:
+        """`CachedCopy.reached` of the current state; it may be written into a row."""
+        current = self._current
+        current.is_saved = True
+        return current.reached
 
     def keep(self) -> None:
         """Note that the current state is saved, and may be restored soon."""
@@ -159,9 +155,9 @@ class ReplayedChain(Forwarding):
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
         """Restore the state that `log` leads to; the replay must give `trace_digest` again."""
-        if self._current.alive and self._current.reached == (log, trace_digest):
-            return
         before = self._current.reached
+        if self._current.alive and before == (log, trace_digest):
+            return
         try:
             self._show(self.cache.restore(log, trace_digest))
         except BaseException:
