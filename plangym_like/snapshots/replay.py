@@ -93,6 +93,9 @@ class CachedCopy:
         *("_path", "alive", "changed", "env", "is_saved", "last_used"),
         *("dtype", "has_tried", "image", "imager", "logs"),
     )
+    # The log and the digest, and what has happened since they were last read: for the reset and
+    # each step, what `ActionLogFormat.entry` takes, the observation, and the reward and flags.
+    _path: tuple[bytes, bytes, list[tuple[Any, bytes, bytes]]]
 
     def __init__(
         self,
@@ -111,10 +114,6 @@ class CachedCopy:
         self.image: Any = None
         self.dtype: np.dtype[Any] | None = None
         self.reached = reached
-
-    # What has happened since the log was last read: for the reset and each step, what
-    # `ActionLogFormat.entry` takes, the observation, and the reward and flags.
-    _path: tuple[bytes, bytes, list[tuple[Any, bytes, bytes]]]
 
     @property
     def reached(self) -> tuple[bytes, bytes]:
@@ -167,7 +166,7 @@ class CachedCopy:
             others = _encoded((reward, terminated, truncated))
         unread = self._path[2]
         unread.append((event, seen, others))
-        if len(unread) * len(seen) > _MOST_UNREAD_NBYTES:
+        if len(unread) * (len(seen) + len(others)) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
 
