@@ -147,6 +147,23 @@ def gymcts_search(game: Any, count: int) -> Any:
     return lambda: GymctsAgent(Env()).vanilla_mcts_search(num_simulations=count)
 
 
+def gymcts_wrapper_search(make_board: Any, count: int) -> Any:
+    """Return a function that plans a move with gymcts for an environment, as its README shows.
+
+    Its wrapper saves states with ``copy.deepcopy``, and plays out with ``step``.
+    """
+    from gymcts.gymcts_agent import GymctsAgent
+    from gymcts.gymcts_deepcopy_wrapper import DeepCopyMCTSGymEnvWrapper
+
+    def mask(env: Any) -> Any:
+        board = env.unwrapped
+        return board.turns_of_states(board.board[None])[0][0]
+
+    env = DeepCopyMCTSGymEnvWrapper(make_board(), action_mask_fn=mask)
+    env.reset(seed=0)
+    return lambda: GymctsAgent(env).vanilla_mcts_search(num_simulations=count)
+
+
 def searcher(cls: Any, env: Any, starts: list[Any], simulations: int, **options: Any) -> Any:
     """Return a function that searches from all `starts` together."""
     planner = cls(env, **options)
@@ -154,10 +171,11 @@ def searcher(cls: Any, env: Any, starts: list[Any], simulations: int, **options:
     return lambda: planner.plan_batch(starts, budget=10**7, seed=0)
 
 
-def ways_to_simulate(own: Any, count: int) -> dict[str, tuple[int, Any]]:
+def ways_to_simulate(make_board: Any, own: Any, count: int) -> dict[str, tuple[int, Any]]:
     """Return numbers of simulations, and functions that run so many, on Connect Four.
 
-    `own` is the environment in NumPy, and `count` the simulations for a move.
+    `make_board` makes the environment in NumPy, of which `own` is the `PlanEnv`. `count` is the
+    simulations for a move.
     """
     from open_spiel.python.algorithms import mcts
 
@@ -179,7 +197,9 @@ def ways_to_simulate(own: Any, count: int) -> dict[str, tuple[int, Any]]:
         ways[f"{name}, 512 at a time"] = 5 * count, search([start], 5 * count, batch=512)
         ways[f"{name}, 64 games"] = 64 * count, search([start] * 64, count)
     if importlib.util.find_spec("gymcts") is not None:
-        ways["simulation, gymcts"] = count, gymcts_search(game, count)
+        ways["simulation, gymcts on OpenSpiel's game"] = count, gymcts_search(game, count)
+        search = gymcts_wrapper_search(make_board, count)
+        ways["simulation, gymcts on NumPy's boards, with its wrapper"] = count, search
     return ways
 
 
@@ -215,7 +235,9 @@ def speeds() -> str:
 
     torch.set_num_threads(1)
     own = plangym_like.make(connect_four.ConnectFour)
-    ways = ways_to_simulate(own, 1_000) | ways_to_evaluate(own, connect_four.Network())
+    ways = ways_to_simulate(connect_four.ConnectFour, own, 1_000) | ways_to_evaluate(
+        own, connect_four.Network()
+    )
     calls = {
         name: partial(seconds_of, call, clock=time.process_time) for name, (_, call) in ways.items()
     }
