@@ -360,7 +360,7 @@ def learn(args: argparse.Namespace) -> float:
     training = Training(args)
     if args.resume:
         training.load(args.out)
-    network: Network = training.average.module
+    network: Any = training.average.module
     env = plangym_like.make(ConnectFour)
     planner = planners.PUCT(env, network.evaluate, noise=0.25, alpha=1.0)
     player = searcher(planners.PUCT(env, network.evaluate), args.match_simulations)
