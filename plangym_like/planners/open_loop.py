@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds, index_of
+from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds
 from plangym_like.planners.continuous_plans import Spline
-from plangym_like.planners.games import Rules, Turns
+from plangym_like.planners.games import Mask, Rules, Turns
 from plangym_like.planners.nodes import Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
@@ -143,9 +143,10 @@ class OpenLoopMCTS(TreePlanner):
         The number of actions in a trajectory.
     explore : float
         The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
-    stochastic : bool
+    stochastic : bool, optional
         Whether each trajectory is stepped with its own seed instead of the random numbers that the
-        environment would draw next. The plan is then the luckiest trajectory.
+        environment would draw next. The plan is then the luckiest trajectory. By default, it is
+        so in games of several players whose rules have chance, such as OpenSpiel's backgammon.
 
     Examples
     --------
@@ -165,41 +166,50 @@ class OpenLoopMCTS(TreePlanner):
         explore: float = 1.0,
         discount: float = 1.0,
         *,
-        stochastic: bool = False,
+        stochastic: bool | None = None,
         **options: Unpack[TreeOptions],
     ) -> None:
         super().__init__(env, batch, discount, **options)
         self.horizon = as_count("horizon", horizon)
         self.explore = as_number("explore", explore, 0.0)
-        self.stochastic = bool(stochastic)
+        self.stochastic = self._has_dice if stochastic is None else bool(stochastic)
 
     def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
         return SearchTree(len(self.actions), states[:, :0], turns)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
-        """Keep the subtree of the action that was played, if it led to the state.
+        """Keep the subtree of the actions that were played, if they led to the state.
 
-        The trajectories of the subtree are one action shorter than those of the last tree, and so
-        are those of this search. A tree that has lost half of the horizon is not kept.
+        The trajectories of the subtree are shorter than those of the last tree by these actions,
+        and so are those of this search. A tree that has lost half of the horizon is not kept.
         """
         horizon = self.horizon
-        if kept is not None and kept.memory.horizon <= (self.horizon + 1) // 2:
+        left = 0 if kept is None else kept.memory.horizon - 1 - len(kept.replies)
+        if left < (self.horizon + 1) // 2:
             kept = None
         memory = super()._begin(state, search, kept)
         if kept is not None and memory.tree["passes"][: memory.tree.roots].any():
-            horizon = kept.memory.horizon - 1
+            horizon = left
         memory.horizon = horizon
         return memory
 
-    def _child(self, kept: Kept, search: Search, root: int, action: Any) -> int:
-        index = index_of(self.actions, action)
-        child = int(kept.memory.tree["child"][root, index]) if index >= 0 else -1
-        states = kept.state.reshape(len(search.starts.states), -1)
-        if child < 0:
-            return -1
-        after = search.starts.states[root]
-        leads_there = search.leads_to(states[root], action, self.dt, after, self.horizon)
-        return child if leads_there else -1
+    def _legal_after(self, kept: Kept) -> Mask | None:
+        return None if self.stochastic else super()._legal_after(kept)
+
+    def _nodes_kept(self, kept: Kept, search: Search) -> list[tuple[int, int]]:
+        after, found = search.starts.states, [(0, -1)] * len(search.starts.states)
+        if len(after) != kept.memory.tree.roots:
+            return found
+        states = kept.state.reshape(len(after), -1)
+        shape = (len(after), *self.actions.shape[1:])
+        played = [actions.reshape(shape) for actions in (kept.action, *kept.replies)]
+        for root, nodes in enumerate(self._nodes_after(kept)):
+            actions = [each[root] for each in played]
+            if len(nodes) and search.leads_to(
+                states[root], actions, self.dt, after[root], self.horizon
+            ):
+                found[root] = root, int(nodes[0])
+        return found
 
     def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory

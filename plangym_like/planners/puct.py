@@ -200,7 +200,7 @@ class PUCT(TreePlanner):
             states = tree["state"][nodes]
             played = search.play_out(self.actions, plans, states, turns, self.dt, seeds=seeds)
             self._charge(memory, nodes, played.lengths)
-            returns = played.returns(self.discount)
+            returns = self._returns(tree, played)
             values = returns if self.evaluate is None else (values + returns) / 2
         tree["prior"][nodes], tree["value"][nodes] = legal_priors(priors, turns.legal), values
 

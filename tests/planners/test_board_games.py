@@ -399,11 +399,10 @@ def test_rows_that_hold_masks_and_players_need_no_info(name: str) -> None:
 def test_planners_for_one_player_refuse_games() -> None:
     with plangym_like.make(TicTacToe) as env:
         start = env.reset(seed=0)
-        for maker in ONE_PLAYER:
-            planner = maker(env)
-            words = f"{planner.name} plans for one player.*of 2: use UCT, PUCT or OpenLoopMCTS"
+        words = " plans for one player.*of 2: use UCT, PUCT or OpenLoopMCTS"
+        for maker in (*ONE_PLAYER, planners.GoExplore):  # also before it asks for cells
             with pytest.raises(InputError, match=words):
-                planner.plan(start, budget=1_000)
+                maker(env).plan(start, budget=1_000)
 
 
 @pytest.mark.parametrize("maker", [UCT, functools.partial(PUCT, evaluate=_uniform), OpenLoopMCTS])
