@@ -387,6 +387,13 @@ class Game:
         return legal
 
 
+def count_players(env: PlanEnv, start: ResetResult) -> int:
+    """Return how many players there are, as far as the first result of an episode says."""
+    game = Game(env, "a search", is_for_games=True)
+    game.begin(Starts.of(env, start))
+    return game.players
+
+
 def _refuse_ends(ended: Any) -> None:
     """Raise `InputError` if one of N results ends an episode, which `ended` ``(N,)`` says."""
     (rows,) = np.asarray(ended).nonzero()

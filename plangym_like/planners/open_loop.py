@@ -12,7 +12,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds
 from plangym_like.planners.continuous_plans import Spline
 from plangym_like.planners.games import Mask, Rules, Turns
-from plangym_like.planners.nodes import Ints, Rows
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Played, Search, ended, lengths
@@ -130,8 +130,9 @@ class OpenLoopMCTS(TreePlanner):
     show when this loses nothing.
 
     Selection, virtual loss and scaling work as in `UCT`, but no subtree is solved. The legal
-    actions and the player of a node are those of the first trajectory that reached it. Where an
-    action of the tree is not legal after other outcomes, a trajectory continues at random.
+    actions and the player of a node, and in games of several players whether it ends the game, are
+    those of the first trajectory that reached it. Where an action of the tree is not legal after
+    other outcomes, a trajectory continues at random.
 
     Parameters
     ----------
@@ -190,7 +191,12 @@ class OpenLoopMCTS(TreePlanner):
         memory = super()._begin(state, search, kept)
         if kept is not None and memory.tree["passes"][: memory.tree.roots].any():
             horizon = left
-        memory.horizon = horizon
+        memory.horizon, turns = horizon, search.turns
+        if self.stochastic and turns.legal is not None:  # the nodes are those of other outcomes
+            tree, roots = memory.tree, slice(memory.tree.roots)
+            tree["to_play"][roots], tree["closed"][roots] = turns.to_play, ~turns.legal
+            tree["visits"][roots] *= turns.legal
+            tree["total"][roots] *= turns.legal
         return memory
 
     def _legal_after(self, kept: Kept) -> Mask | None:
@@ -260,10 +266,13 @@ class OpenLoopMCTS(TreePlanner):
 
     @staticmethod
     def _set_turns(tree: SearchTree, new: Ints, paths: Descents, played: Played) -> None:
-        """Set who moves in new nodes, and which actions are legal there."""
+        """Set who moves in new nodes, which actions are legal there, and if the game ends there."""
         for leaf, node in enumerate(new.tolist()):
             row = int((paths.last == -1 - leaf).argmax())
             depth = sum(row in level.ids for level in paths.levels)
+            if tree.players > 1 and depth <= played.lengths[row]:
+                tree["reward"][node] = played.rewards[row, depth - 1]
+                tree["ended"][node] = played.ended[row] and depth == played.lengths[row]
             rows, turns = played.turns[min(depth, len(played.turns)) - 1]
             (place,) = (rows == row).nonzero()
             if len(place) and depth <= len(played.turns):
@@ -271,6 +280,14 @@ class OpenLoopMCTS(TreePlanner):
                 if turns.legal is not None:
                     tree["closed"][node] = ~turns.legal[place[0]]
                     tree.has_closed = True
+
+    def _lines(self, tree: SearchTree) -> list[tuple[Ints, Floats, Ints, bool]]:
+        if not self.stochastic:
+            return super()._lines(tree)
+        # What follows the first action depends on chance.
+        firsts = tree["child"][np.arange(tree.roots), tree.recommended(np.arange(tree.roots))]
+        fields = [tree[name][firsts, None] for name in ("action", "reward", "seed")]
+        return list(zip(*fields, tree["ended"][firsts].tolist(), strict=True))
 
     def _keep(self, memory: TreeMemory, roots: Ints, played: Played, seeds: Ints | None) -> None:
         """Keep the best trajectories."""

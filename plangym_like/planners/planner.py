@@ -30,7 +30,7 @@ from plangym_like.support.lazy_imports import needs_extra
 # The layout of the progress bar.
 _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 # What the plan of an episode tells of each search.
-_OF_ROOTS = ("visits", "policy", "mask", "value", "player")
+_OF_ROOTS = ("visits", "policy", "mask", "values", "value", "player", "solved", "length")
 _UNSAVED = "unsaved"  # takes the place of an option that a file cannot hold
 
 
@@ -435,8 +435,8 @@ def play(
         The actions played, and the cost of all searches. The curve is the score of the episode so
         far; unlike the curve of a search, it may fall. The score counts all rewards, whoever earned
         them. With planners that grow trees, ``info`` holds what a learner needs of each root:
-        ``visits``, ``policy`` and ``mask``, each ``(T, A)``, and ``value`` and ``player``, each
-        ``(T,)``.
+        ``visits``, ``policy``, ``mask`` and ``values``, each ``(T, A)``, and ``value``, ``player``,
+        ``solved`` and ``length`` (-1 where it is not solved), each ``(T,)``.
 
     Raises
     ------
@@ -496,7 +496,11 @@ def play(
             ended = bool(result.terminateds[0] or result.truncateds[0])
             watch(len(moves), total, f"step {len(moves)}")
     actions, held, rewards = zip(*moves, strict=True)
-    info = {name: np.array([one[name] for one in roots]) for name in _OF_ROOTS if name in roots[0]}
+    info = {
+        name: np.array([-1 if one[name] is None else one[name] for one in roots])
+        for name in _OF_ROOTS
+        if name in roots[0]
+    }
     if seconds is not None:
         info["late"] = np.maximum(np.diff([0.0, *(one[2] for one in curve)]) - seconds, 0.0)
     return Plan(

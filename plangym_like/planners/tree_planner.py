@@ -473,8 +473,7 @@ class TreePlanner(Planner):
             "length": length,
         }
 
-    @staticmethod
-    def _lines(tree: SearchTree) -> list[tuple[Ints, Floats, Ints, bool]]:
+    def _lines(self, tree: SearchTree) -> list[tuple[Ints, Floats, Ints, bool]]:
         """Return the recommended line of play of each root: actions, rewards, seeds and its end."""
         at = np.arange(tree.roots)
         paths: list[list[int]] = [[] for _ in at]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -178,6 +178,37 @@ class Nim(gymnasium.Env[Any, Any]):
         self.player = 1 - self.player
         ended = not self.heaps.any()
         return self._observe(), float(ended), ended, False, {"to_play": self.player}
+
+
+class Script(gymnasium.Env[Any, Any]):
+    """Two players move in turn; `ends` has all games, and the reward of who moves last."""
+
+    action_space = spaces.Discrete(9)
+    observation_space = spaces.Discrete(1)
+    state_attributes = ("moves",)
+    ends: ClassVar[dict[str, float]]
+
+    def _info(self) -> dict[str, Any]:
+        place = len(self.moves)
+        legal = [int(key[place]) for key in self.ends if key[:-1].startswith(self.moves)]
+        return {"action_mask": np.isin(np.arange(9), legal), "to_play": place % 2}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.moves = ""
+        return 0, self._info()
+
+    def step(self, action: Any) -> Any:
+        self.moves += str(action)
+        return 0, self.ends.get(self.moves, 0.0), self.moves in self.ends, False, self._info()
+
+
+class Late(Script):
+    """The move 0 wins after 7 moves, and 1 after 3, unless the reply is 0, which wins late."""
+
+    ends: ClassVar = {"0" * 7: 1.0, "1" + "0" * 13: 1.0} | {
+        f"1{reply}0": 1.0 for reply in range(1, 9)
+    }
 
 
 class Pig(gymnasium.Env[Any, Any]):
