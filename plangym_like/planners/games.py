@@ -430,14 +430,16 @@ def _widened(gains: Floats, players: int) -> Floats:
 def _told_by_rows(env: PlanEnv, states: Rows) -> BatchInfo | None:
     """Return masks and players of states, as infos, if the rows hold them; otherwise, None.
 
-    Rewards of 0 say how many players there are.
+    In a game of several players, rewards of 0 say how many there are.
     """
-    columns = env.layout.columns
-    if not columns.keys() >= {"action_mask", "to_play", "rewards"}:
+    columns, count = env.layout.columns, len(states)
+    names = {"action_mask", "to_play"} & columns.keys()
+    if "action_mask" not in names or ("to_play" in names and "rewards" not in columns):
         return None
     fields = env.view_state(states)
-    if not fields.keys() >= {"action_mask", "to_play"}:
+    if not names <= fields.keys():
         return None
-    shape, _ = columns["rewards"]
-    told = {name: fields[name] for name in ("action_mask", "to_play")}
-    return BatchInfo(len(states), {**told, "rewards": np.zeros((len(states), *shape))})
+    told = {name: fields[name] for name in names}
+    if "rewards" in columns:
+        told["rewards"] = np.zeros((count, *columns["rewards"][0]))
+    return BatchInfo(count, told)
