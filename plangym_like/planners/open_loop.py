@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
+from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds
-from plangym_like.planners.continuous_plans import Spline
+from plangym_like.planners.continuous_plans import Objective, Reward, Spline, TerminalValue
 from plangym_like.planners.games import Mask, Rules, Turns
 from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
@@ -45,6 +46,9 @@ class RandomShooting(Planner):
         action is drawn.
     spline : {"zero", "linear", "cubic"}
         The kind of spline; see `Spline`. Without `knots`, it has no effect.
+    discount, reward, terminal_value : optional
+        What is maximised; see `Objective`. By default, it is the sum of the rewards. If some
+        actions are not legal, it cannot be anything else.
     **rules
         See `Rules`.
 
@@ -66,9 +70,14 @@ class RandomShooting(Planner):
         dt: int = 1,
         knots: int | None = None,
         spline: str = "linear",
+        *,
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
         **rules: Unpack[Rules],
     ) -> None:
         super().__init__(env, **rules)
+        self.objective = Objective(discount, reward, terminal_value)
         self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
         self.dt = as_count("dt", dt)
         self._sample = ActionSampler(env, self.name)
@@ -91,11 +100,21 @@ class RandomShooting(Planner):
         return {}  # only the best plan is kept
 
     def _search(self, state: Row, search: Search) -> Plan:
+        goal = self.objective
+        if search.turns.legal is not None and not goal.is_score:
+            raise InputError(
+                "RandomShooting takes no discount, reward or terminal_value where some actions are "
+                "not legal"
+            )
         while search.has((batch := search.fit(self.batch, self.horizon)) * self.horizon):
             if search.turns.legal is None:
                 plans = self._draw(search, batch)
-                rollout = search.rollout_batch(plans, state, dt=self.dt)
-                search.keep_rollout(plans, rollout.rewards, lengths(rollout), ended(rollout))
+                rollout = search.rollout_batch(
+                    plans, state, dt=self.dt, return_observations=goal.needs_observations
+                )
+                values = None if goal.is_score else goal.values(plans, rollout)
+                steps = lengths(rollout)
+                search.keep_rollout(plans, rollout.rewards, steps, ended(rollout), values)
             else:
                 actions = all_actions(self.env, self.name)
                 plans = search.rng.integers(len(actions), size=(batch, self.horizon))
@@ -104,7 +123,7 @@ class RandomShooting(Planner):
                 played = search.play_out(actions, plans, states, turns, self.dt)
                 plans = actions[played.actions]
                 search.keep_rollout(plans, played.rewards, played.lengths, played.ended)
-            search.report(search.best.score)
+            search.report(search.best.score if goal.is_score else -np.inf)
         assert search.best.found is not None, "`has` raises if the budget is too small for a batch"
         actions, rewards = search.best.found
         return search.plan(state, actions, rewards, self.dt, ended=search.best.ended)

@@ -350,6 +350,13 @@ def test_every_planner_takes_legal_actions_only(maker: Any, told_by: str) -> Non
         assert play(maker(env, **options), 2, start, budget=300, seed=0).replay(env) == 0.0
 
 
+def test_random_shooting_maximises_the_score_of_games() -> None:
+    with plangym_like.make(Corridor) as env:
+        planner = planners.RandomShooting(env, discount=0.9)
+        with pytest.raises(InputError, match="takes no discount"):
+            planner.plan(env.reset(seed=0), budget=1_000)
+
+
 def test_errors_of_functions_of_states_are_their_own() -> None:
     with plangym_like.make(FastTicTacToe) as env:
         after = env.step_batch([4], env.reset(seed=0).state).states[0]
