@@ -211,32 +211,6 @@ class Late(Script):
     }
 
 
-class Pig(gymnasium.Env[Any, Any]):
-    """Roll a die of three sides (a 1 ends the turn with nothing) or keep the sum; 6 points win."""
-
-    action_space = spaces.Discrete(2)
-    observation_space = spaces.Box(0, 9, (4,), np.int64)
-    state_attributes = (("points", np.int64, (4,)),)  # of both players, of the turn, who moves
-    goal, sides = 6, 3
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.points = np.zeros(4, np.int64)
-        return self.points.copy(), {"to_play": 0}
-
-    def step(self, action: Any) -> Any:
-        points, player = self.points.copy(), int(self.points[3])
-        rolled = 0 if action else int(self.np_random.integers(self.sides)) + 1
-        if rolled > 1:
-            points[2] += rolled
-        else:
-            points[player] += points[2] * (rolled == 0)
-            points[2], points[3] = 0, 1 - player
-        self.points = points
-        won = bool(points[player] >= self.goal)
-        return points.copy(), float(won), won, False, {"to_play": int(points[3])}
-
-
 class Thirds(gymnasium.Env[Any, Any]):
     """Three players in turn add 1 to 3; who reaches 7 gets 1, and the player before gets a half.
 
