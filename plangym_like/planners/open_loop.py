@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds, index_of
+from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds
 from plangym_like.planners.continuous_plans import Objective, Reward, Spline, TerminalValue
-from plangym_like.planners.games import Rules, Turns
-from plangym_like.planners.nodes import Ints, Rows
+from plangym_like.planners.games import Mask, Rules, Turns
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Played, Search, ended, lengths
@@ -149,8 +149,9 @@ class OpenLoopMCTS(TreePlanner):
     show when this loses nothing.
 
     Selection, virtual loss and scaling work as in `UCT`, but no subtree is solved. The legal
-    actions and the player of a node are those of the first trajectory that reached it. Where an
-    action of the tree is not legal after other outcomes, a trajectory continues at random.
+    actions and the player of a node, and in games of several players whether it ends the game, are
+    those of the first trajectory that reached it. Where an action of the tree is not legal after
+    other outcomes, a trajectory continues at random.
 
     Parameters
     ----------
@@ -162,9 +163,10 @@ class OpenLoopMCTS(TreePlanner):
         The number of actions in a trajectory.
     explore : float
         The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
-    stochastic : bool
+    stochastic : bool, optional
         Whether each trajectory is stepped with its own seed instead of the random numbers that the
-        environment would draw next. The plan is then the luckiest trajectory.
+        environment would draw next. The plan is then the luckiest trajectory. By default, it is
+        so in games of several players whose rules have chance, such as OpenSpiel's backgammon.
 
     Examples
     --------
@@ -184,41 +186,55 @@ class OpenLoopMCTS(TreePlanner):
         explore: float = 1.0,
         discount: float = 1.0,
         *,
-        stochastic: bool = False,
+        stochastic: bool | None = None,
         **options: Unpack[TreeOptions],
     ) -> None:
         super().__init__(env, batch, discount, **options)
         self.horizon = as_count("horizon", horizon)
         self.explore = as_number("explore", explore, 0.0)
-        self.stochastic = bool(stochastic)
+        self.stochastic = self._has_dice if stochastic is None else bool(stochastic)
 
     def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
         return SearchTree(len(self.actions), states[:, :0], turns)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
-        """Keep the subtree of the action that was played, if it led to the state.
+        """Keep the subtree of the actions that were played, if they led to the state.
 
-        The trajectories of the subtree are one action shorter than those of the last tree, and so
-        are those of this search. A tree that has lost half of the horizon is not kept.
+        The trajectories of the subtree are shorter than those of the last tree by these actions,
+        and so are those of this search. A tree that has lost half of the horizon is not kept.
         """
         horizon = self.horizon
-        if kept is not None and kept.memory.horizon <= (self.horizon + 1) // 2:
+        left = 0 if kept is None else kept.memory.horizon - 1 - len(kept.replies)
+        if left < (self.horizon + 1) // 2:
             kept = None
         memory = super()._begin(state, search, kept)
         if kept is not None and memory.tree["passes"][: memory.tree.roots].any():
-            horizon = kept.memory.horizon - 1
-        memory.horizon = horizon
+            horizon = left
+        memory.horizon, turns = horizon, search.turns
+        if self.stochastic and turns.legal is not None:  # the nodes are those of other outcomes
+            tree, roots = memory.tree, slice(memory.tree.roots)
+            tree["to_play"][roots], tree["closed"][roots] = turns.to_play, ~turns.legal
+            tree["visits"][roots] *= turns.legal
+            tree["total"][roots] *= turns.legal
         return memory
 
-    def _child(self, kept: Kept, search: Search, root: int, action: Any) -> int:
-        index = index_of(self.actions, action)
-        child = int(kept.memory.tree["child"][root, index]) if index >= 0 else -1
-        states = kept.state.reshape(len(search.starts.states), -1)
-        if child < 0:
-            return -1
-        after = search.starts.states[root]
-        leads_there = search.leads_to(states[root], action, self.dt, after, self.horizon)
-        return child if leads_there else -1
+    def _legal_after(self, kept: Kept) -> Mask | None:
+        return None if self.stochastic else super()._legal_after(kept)
+
+    def _nodes_kept(self, kept: Kept, search: Search) -> list[tuple[int, int]]:
+        after, found = search.starts.states, [(0, -1)] * len(search.starts.states)
+        if len(after) != kept.memory.tree.roots:
+            return found
+        states = kept.state.reshape(len(after), -1)
+        shape = (len(after), *self.actions.shape[1:])
+        played = [actions.reshape(shape) for actions in (kept.action, *kept.replies)]
+        for root, nodes in enumerate(self._nodes_after(kept)):
+            actions = [each[root] for each in played]
+            if len(nodes) and search.leads_to(
+                states[root], actions, self.dt, after[root], self.horizon
+            ):
+                found[root] = root, int(nodes[0])
+        return found
 
     def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory
@@ -269,10 +285,13 @@ class OpenLoopMCTS(TreePlanner):
 
     @staticmethod
     def _set_turns(tree: SearchTree, new: Ints, paths: Descents, played: Played) -> None:
-        """Set who moves in new nodes, and which actions are legal there."""
+        """Set who moves in new nodes, which actions are legal there, and if the game ends there."""
         for leaf, node in enumerate(new.tolist()):
             row = int((paths.last == -1 - leaf).argmax())
             depth = sum(row in level.ids for level in paths.levels)
+            if tree.players > 1 and depth <= played.lengths[row]:
+                tree["reward"][node] = played.rewards[row, depth - 1]
+                tree["ended"][node] = played.ended[row] and depth == played.lengths[row]
             rows, turns = played.turns[min(depth, len(played.turns)) - 1]
             (place,) = (rows == row).nonzero()
             if len(place) and depth <= len(played.turns):
@@ -280,6 +299,14 @@ class OpenLoopMCTS(TreePlanner):
                 if turns.legal is not None:
                     tree["closed"][node] = ~turns.legal[place[0]]
                     tree.has_closed = True
+
+    def _lines(self, tree: SearchTree) -> list[tuple[Ints, Floats, Ints, bool]]:
+        if not self.stochastic:
+            return super()._lines(tree)
+        # What follows the first action depends on chance.
+        firsts = tree["child"][np.arange(tree.roots), tree.recommended(np.arange(tree.roots))]
+        fields = [tree[name][firsts, None] for name in ("action", "reward", "seed")]
+        return list(zip(*fields, tree["ended"][firsts].tolist(), strict=True))
 
     def _keep(self, memory: TreeMemory, roots: Ints, played: Played, seeds: Ints | None) -> None:
         """Keep the best trajectories."""
