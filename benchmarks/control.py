@@ -6,7 +6,8 @@ An episode is played in closed loop: each action is the first one of a new plan,
 The planning speed is that of one plan for HalfCheetah, from the same state and of the same size, by
 MPPI and CEM of this package, and by MPPI of ``judo`` (``judo-rai``) and ``pytorch-mppi``, each left
 out if it is not installed. judo simulates with `mujoco.rollout`, on one thread for each candidate;
-judo-rai 0.1.0 needs MuJoCo below 3.7, so install it in a virtual environment of its own.
+judo-rai 0.1.0 requires MuJoCo below 3.7, so install it in a virtual environment of its own, or
+with ``--no-deps``: it runs with MuJoCo 3.17 too.
 pytorch-mppi has no simulator, so it is measured with three: Gymnasium's environment, set and
 stepped plan by plan; `mujoco.rollout` on as many threads; and `step_batch`.
 """

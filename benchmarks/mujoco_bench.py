@@ -1,11 +1,12 @@
-"""Measure MuJoCo: our batches against its ``rollout`` and ``batch``, and plangym.
+"""Measure MuJoCo: our batches against its ``rollout`` and ``batch``, mjbatch, and plangym.
 
 Run it from anywhere::
 
     python benchmarks/mujoco_bench.py           # writes docs/figures/mujoco.json and mujoco.md
     python benchmarks/mujoco_bench.py --quick   # a rough look, writes nothing
-    python benchmarks/mujoco_bench.py --python plangym=/path/to/python
+    python benchmarks/mujoco_bench.py --python mjbatch=/path/to/python
 
+mjbatch 0.1 requires MuJoCo 3.14.0, so it needs a virtual environment of its own, with Gymnasium.
 ``mujoco.rollout`` is measured with physics alone and, on HalfCheetah, with observations, rewards
 and flags calculated from its states; our batches also return states to continue from, and infos.
 Each contender runs in its own process, and they are measured in turn, for a second each: the first
@@ -59,9 +60,15 @@ def _batch(threads: int, horizon: int = 0) -> Entry:
     return Entry(f"batch_{threads}", label, "mujoco_batch", "raw", options)
 
 
+def _mjbatch(horizon: int = 0) -> Entry:
+    options = {"threads": 2, "horizon": horizon}
+    return Entry("mjbatch", "mjbatch, 2 threads (physics alone)", "mjbatch", "raw", options)
+
+
 def _cheetah(horizon: int = 0) -> tuple[Entry, ...]:
     alone = _rollout(2, horizon), _rollout(1, horizon), _batch(2, horizon), _batch(1, horizon)
-    return _ours(2, horizon), _ours(None, horizon), *alone, _rollout(2, horizon, told=True)
+    others = *alone, _mjbatch(horizon), _rollout(2, horizon, told=True)
+    return _ours(2, horizon), _ours(None, horizon), *others
 
 
 def _plangym(n_workers: int | None) -> Entry:
@@ -72,7 +79,8 @@ def _plangym(n_workers: int | None) -> Entry:
 
 
 def _robot(name: str) -> Task:
-    everybody = (_ours(2), _ours(None), _rollout(2), _batch(2), _plangym(2), _plangym(None))
+    alone = _rollout(2), _batch(2), _mjbatch()
+    everybody = (_ours(2), _ours(None), *alone, _plangym(2), _plangym(None))
     title = f"{name}, {ROWS} states"
     also = (
         ("over mujoco.batch, 2 threads", "ours", "batch_2"),

@@ -6,10 +6,11 @@
 
 Many games are played at once: `PUCT.plan_batch` searches all their positions together, with one
 call of the network for each round. The network learns the policies of the searches and the results
-of the games, and their mirror images. From time to time it is evaluated: it plays against `UCT`,
-and with `--perfect` against a perfect player, which also says how many of its moves are mistakes.
-The results and a game are written to learn/connect_four.json. (D. Silver et al., "A general
-reinforcement learning algorithm that masters chess, shogi and Go through self-play", Science 2018.)
+of the games, and their mirror images; the moving average of its weights plays. From time to time it
+is evaluated: it plays against `UCT`, and with `--perfect` against a perfect player, which also says
+how many of its moves are mistakes. The results and a game are written to learn/connect_four.json.
+(D. Silver et al., "A general reinforcement learning algorithm that masters chess, shogi and Go
+through self-play", Science 2018.)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import plangym_like
 from plangym_like import planners
@@ -175,9 +177,10 @@ def self_play(planner: Any, args: argparse.Namespace, rng: Any) -> list[Any]:
     return found
 
 
-def train(network: Network, optimizer: Any, moves: deque[Any], batches: int, rng: Any) -> None:
+def train(training: Training, batches: int) -> None:
     """Fit the policy to those of the searches, and the value to the results of the games."""
-    boards, policies, results = (np.array(part) for part in zip(*moves, strict=True))
+    network, optimizer, rng = training.network, training.optimizer, training.rng
+    boards, policies, results = (np.array(part) for part in zip(*training.moves, strict=True))
     for _ in range(batches):
         rows = rng.integers(len(boards), size=256)
         inputs, policy = planes(boards[rows]), torch.from_numpy(policies[rows]).float()
@@ -189,6 +192,7 @@ def train(network: Network, optimizer: Any, moves: deque[Any], batches: int, rng
         optimizer.zero_grad()
         (policy_loss + value_loss).backward()
         optimizer.step()
+        training.average.update_parameters(network)
 
 
 def stones(boards: Any) -> Any:
@@ -288,11 +292,16 @@ def match(env: Any, ours: Player, other: Player, count: int, seed: int) -> tuple
 
 
 class Training:
-    """What a checkpoint holds: the network, its optimizer, the last moves, and the progress."""
+    """What a checkpoint holds: the network, its optimizer, the last moves, and the progress.
+
+    `average` is the moving average of the network over about 1,000 updates. It plays better than
+    the network, which each update changes a bit.
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
         torch.manual_seed(args.seed)
         self.network, self.rng = Network(is_short=args.bfloat16), np.random.default_rng(args.seed)
+        self.average = AveragedModel(self.network, multi_avg_fn=get_ema_multi_avg_fn(0.999))
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=2e-3, weight_decay=1e-4)
         self.moves: deque[Any] = deque(maxlen=100_000)
         self.curve: list[dict[str, float]] = []
@@ -301,7 +310,8 @@ class Training:
     def save(self, path: Path) -> None:
         """Write a checkpoint; the last one stays until the new one is complete."""
         columns = [np.array(part) for part in zip(*self.moves, strict=True)]
-        content = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+        parts = ("network", "average", "optimizer")
+        content: dict[str, Any] = {name: getattr(self, name).state_dict() for name in parts}
         content |= {"rng": self.rng.bit_generator.state, "moves": columns}
         content |= {"curve": self.curve, "played": self.played, "seconds": self.seconds}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,8 +321,8 @@ class Training:
     def load(self, path: Path) -> None:
         """Continue from a checkpoint."""
         saved = torch.load(path, weights_only=False)
-        self.network.load_state_dict(saved["network"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        for name in ("network", "average", "optimizer"):
+            getattr(self, name).load_state_dict(saved[name])
         self.rng.bit_generator.state = saved["rng"]
         self.moves.extend(zip(*saved["moves"], strict=True))
         self.curve, self.played = saved["curve"], saved["played"]
@@ -350,18 +360,18 @@ def learn(args: argparse.Namespace) -> float:
     training = Training(args)
     if args.resume:
         training.load(args.out)
-    network, rng = training.network, training.rng
+    network: Any = training.average.module
     env = plangym_like.make(ConnectFour)
     planner = planners.PUCT(env, network.evaluate, noise=0.25, alpha=1.0)
-    player = searcher(planners.PUCT(env, network.evaluate), args.simulations)
+    player = searcher(planners.PUCT(env, network.evaluate), args.match_simulations)
     evaluation = Evaluation(env, args)
     last, due = time.monotonic(), 0.0
     end = last + args.seconds
     while True:
-        found = self_play(planner, args, rng)
+        found = self_play(planner, args, training.rng)
         training.moves.extend(found)
         training.played += args.games
-        train(network, training.optimizer, training.moves, 10 + len(found) // 64, rng)
+        train(training, 10 + len(found) // 64)
         now = time.monotonic()
         training.seconds, last = training.seconds + now - last, now
         if now < min(end, due):
@@ -409,8 +419,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=at_least(0, float), default=3600.0)
     parser.add_argument("--every", type=float, default=300.0, help="seconds between evaluations")
     parser.add_argument("--games", type=count, default=64, help="games that are played at once")
-    parser.add_argument("--simulations", type=count, default=64, help="for a move of the network")
-    parser.add_argument("--opponent", type=count, default=1000, help="simulations of UCT, about")
+    parser.add_argument("--simulations", type=count, default=64, help="for a move of self-play")
+    parser.add_argument(
+        "--match-simulations", type=count, default=256, help="for a move of a match"
+    )
+    parser.add_argument("--opponent", type=count, default=1000, help="for a move of UCT, about")
     parser.add_argument("--matches", type=count, default=20, help="games of an evaluation")
     parser.add_argument(
         "--perfect", action="store_true", help="evaluate against a perfect player, too"

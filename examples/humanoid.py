@@ -7,6 +7,7 @@ if it does nothing.
 """
 
 import argparse
+import math
 from pathlib import Path
 
 import gymnasium.envs.mujoco
@@ -50,7 +51,7 @@ with plangym_like.make_mujoco(
         env, horizon=HORIZON, batch=args.plans, dt=HELD, knots=4, spline="cubic", std=0.3
     )
     rng, heights = np.random.default_rng(args.seed), []
-    for _ in range(round(args.seconds / ACTION_SECONDS)):
+    for _ in range(math.ceil(args.seconds / ACTION_SECONDS - 1e-9)):
         seed = int(rng.integers(2**31))
         plan = planner.plan(state, budget=(args.plans + 1) * HORIZON, seed=seed)
         state = env.step(plan.next_action, state=state, dt=HELD).state

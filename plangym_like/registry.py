@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -461,7 +461,7 @@ def make_mujoco(
     reset: int | str | Callable[[Any, Generator], object] | None = None,
     control_range: tuple[ArrayLike, ArrayLike] | None = None,
     fields: Sequence[str] = (),
-    models: Sequence[Any] = (),
+    models: Sequence[Any] | Mapping[str, ArrayLike] = (),
     **options: Any,
 ) -> PlanEnv:
     """Make an environment from a MuJoCo model and a reward.
@@ -495,11 +495,12 @@ def make_mujoco(
     fields : sequence of str
         Arrays that the functions read in some states only. The others are found by calling the
         functions when the environment is made.
-    models : sequence, optional
-        Other versions of `model`, which differ in numbers only, such as masses or friction. Each
-        episode has one of them or `model`, drawn at random; states hold its number, ``model``,
-        which is 0 for `model` itself, and ``make_state(state, model=2)`` changes it. The functions
-        and images see `model`, and `reset` must not change it.
+    models : sequence or dict, optional
+        Other versions of `model`, which differ in numbers only, such as masses or friction: K
+        models, or a dict of arrays of ``MjModel`` that differ, each ``(K, *shape)``, such as
+        ``{"body_mass": masses}``. Each episode has one of them or `model`, drawn at random; states
+        hold its number, ``model``, which is 0 for `model` itself, and ``make_state(state,
+        model=2)`` changes it. The functions and images see `model`, and `reset` must not change it.
     options
         As in `make`: ``n_workers``, ``ray``, ``max_episode_steps``, ``render_mode``, ``wrappers``,
         and so on; for images also ``width``, ``height``, ``camera_id`` and ``camera_name``.

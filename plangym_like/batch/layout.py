@@ -32,6 +32,16 @@ _ALIGN = 64
 _NOTHING = np.empty(0, np.uint8)
 
 
+class GameFacts(NamedTuple):
+    """What is known of the rules of a game: the highest return of a player, and if there is chance.
+
+    The return is that from any position; chance is drawn inside of steps.
+    """
+
+    highest: float
+    has_chance: bool
+
+
 class Shape(NamedTuple):
     """The shape of a batch: rows, horizon, and which arrays it has.
 
@@ -91,6 +101,8 @@ class Layout:
         Whether rows may have other info keys.
     plays_out : bool
         As in `Simulator`.
+    game : GameFacts, optional
+        As in `Simulator`.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
     """
@@ -104,13 +116,14 @@ class Layout:
         *,
         plain_infos: bool,
         plays_out: bool = False,
+        game: GameFacts | None = None,
         out_of_bounds: str = "pass",
     ) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
         self.format = state_format
         self.columns = dict(columns)
-        self.plain_infos, self.plays_out = plain_infos, plays_out
+        self.plain_infos, self.plays_out, self.game = plain_infos, plays_out, game
         self.out_of_bounds = out_of_bounds
         self.array_actions = isinstance(action_space, spaces.LEAVES)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.

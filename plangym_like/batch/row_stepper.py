@@ -521,6 +521,7 @@ def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
         columns,
         plain_infos=sim.plain_infos,
         plays_out=sim.plays_out,
+        game=sim.game,
         out_of_bounds=out_of_bounds,
     )
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
 from plangym_like.batch.arrays import Leaf, Outcome, Rows, dt_of, put_outcome
+from plangym_like.batch.layout import GameFacts
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.errors import EnvApiError, InputError, RewardError, SnapshotError
 from plangym_like.states.rows import HEADER_NBYTES, Row
@@ -274,6 +275,11 @@ class Simulator(abc.ABC):
         all players, to the columns ``actions`` ``(N, T)`` and ``rewards`` ``(N, T, P)``.
         """
         return False
+
+    @property
+    def game(self) -> GameFacts | None:
+        """What is known of the rules, if this is a game of a library."""
+        return None
 
     @abc.abstractmethod
     def reset(

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from plangym_like.cli import images
 from plangym_like.cli.arguments import (
     FAILED,
@@ -50,7 +52,9 @@ from plangym_like.cli.planner_classes import (
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import Plan, Planner, Progress, play
+from plangym_like.planners.games import count_players
 from plangym_like.planners.planner import progress_bar
+from plangym_like.states.rows import Row
 from plangym_like.support.lazy_imports import needs_extra
 
 # Files in the folder of a search: the id and seed of the command, and what `Planner.save` writes.
@@ -73,7 +77,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--planner",
         metavar="NAME",
-        help="the algorithm (random-shooting); `list planners` lists all of them",
+        help="the algorithm (uct for games of several players, and random-shooting otherwise); "
+        "`list planners` lists all of them",
     )
     parser.add_argument(
         "--budget", type=whole, metavar="N", help="the largest number of transitions"
@@ -149,15 +154,20 @@ def run(chosen: argparse.Namespace) -> int:
                 raise UsageError(f"--{name}: {error}") from error
     source, kwargs = _source(chosen)
     with make_env(chosen.id, chosen.workers, source=source, **kwargs) as env:
+        start = env.reset(seed=chosen.seed)
+        is_game = count_players(env, start) > 1
         if chosen.resume is not None:
             planner = _load(chosen, env)
         else:
-            planner = make_planner(find_planner(chosen.planner), env, dict(chosen.option))
+            name = chosen.planner or ("uct" if is_game else "random-shooting")
+            planner = make_planner(find_planner(name), env, dict(chosen.option))
         has_bar = importlib.util.find_spec("tqdm") is not None
         with progress_bar(planner.name, has_bar) as show, Interrupts() as interrupts:
-            plan = _search(chosen, planner, interrupts.ending(show))
+            plan = _search(chosen, planner, start.state, interrupts.ending(show))
         replayed = plan.replay(env)
     found = _found(chosen, kebab(planner.name), plan, replayed)
+    if is_game:
+        found["game"] = _of_game(plan)
     found["interrupted"] = interrupts.came
     status = INTERRUPTED if interrupts.came else OK
     if replayed != plan.score:
@@ -207,7 +217,6 @@ def _check(chosen: argparse.Namespace) -> None:
             raise UsageError(
                 "--planner and --seed are those of the search to resume: leave them out"
             )
-    chosen.planner = chosen.planner or "random-shooting"
     chosen.seed = chosen.seed or 0
 
 
@@ -223,7 +232,10 @@ def _load(chosen: argparse.Namespace, env: PlanEnv) -> Planner:
 
 
 def _search(
-    chosen: argparse.Namespace, planner: Planner, progress: Callable[[Progress], object]
+    chosen: argparse.Namespace,
+    planner: Planner,
+    state: Row,
+    progress: Callable[[Progress], object],
 ) -> Plan:
     """Begin or resume a search, and save it if a folder is given; or play an episode."""
     limits = {"budget": chosen.budget, "seconds": chosen.seconds, "progress": progress}
@@ -236,7 +248,6 @@ def _search(
         plan = planner.resume(**limits, checkpoint=path)
     else:
         limits["seed"] = chosen.seed
-        state = planner.env.reset(seed=chosen.seed).state
         if chosen.steps is not None:
             return play(planner, chosen.steps, state, **limits)
         plan = planner.plan(state, **limits, checkpoint=path)
@@ -263,8 +274,27 @@ def _found(chosen: argparse.Namespace, planner: str, plan: Plan, replayed: float
     }
 
 
+def _of_game(plan: Plan) -> dict[str, Any]:
+    """Return the moves of a plan for a game, and what is known of the first one.
+
+    If the game was played, there is a list with an element for each move.
+    """
+    info = {name: plan.info[name] for name in ("player", "value", "solved", "length")}
+    shown = {name: each.tolist() if np.ndim(each) else each for name, each in info.items()}
+    return {"moves": plan.actions.tolist(), **shown}
+
+
+def _told_of_game(game: dict[str, Any]) -> str:
+    """Return what `_of_game` has found, as text."""
+    moves = " ".join(map(str, game["moves"]))
+    if isinstance(game["player"], list):
+        return f"moves {moves}; "
+    end = f"solved: the game ends after {game['length']} moves" if game["solved"] else "not solved"
+    return f"moves {moves}; worth {game['value']:.3g} for player {game['player']}, {end}; "
+
+
 def _line(found: dict[str, Any]) -> str:
-    seconds = found["seconds"]
+    seconds, game = found["seconds"], _told_of_game(found["game"]) if "game" in found else ""
     way = "in closed loop" if found["steps"] is not None else "in one plan"
     end = "to the end of the episode" if found["ended"] else "not to the end of the episode"
     replay = "the same" if found["replayed_score"] == found["score"] else "ANOTHER SCORE, "
@@ -276,7 +306,7 @@ def _line(found: dict[str, Any]) -> str:
         where = f"; wrote {', '.join(Path(one).name for one in found['files'])} to {folder}"
     return (
         f"{found['id']}: {found['planner']} scored {found['score']:,.6g} with {found['length']} "
-        f"actions {way}, {end}; {found['transitions']:,} transitions in {seconds:.1f} s "
+        f"actions {way}, {end}; {game}{found['transitions']:,} transitions in {seconds:.1f} s "
         f"({found['transitions'] / max(seconds, 1e-9):,.0f} a second); replayed: {replay}{where}"
     )
 

@@ -33,13 +33,14 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import Kernel
-from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot, RobotKernel, put_parts
+from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot, RobotKernel
 from plangym_like.envs.mujoco.physics import (
     EditedArrays,
     PhysicsCodec,
     begun_episodes,
     model_digest,
 )
+from plangym_like.envs.mujoco.robots import put_parts
 from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.snapshots.configuration import describe, qualified_name

@@ -47,6 +47,10 @@ class Rules(abc.ABC):
         The largest number of moves and chance outcomes in a game, if it is known.
     has_chance : bool
         Whether it may be chance's turn.
+    steps_have_chance : bool
+        Whether it may be chance's turn after the beginning.
+    highest : float
+        The highest sum of rewards that a player can get from a position on.
     pays_at_end : bool
         Whether all rewards before the end are 0.
     observation_space : gymnasium.spaces.Box
@@ -61,6 +65,8 @@ class Rules(abc.ABC):
     n_codes: int
     longest: int | None = None
     has_chance: bool = False
+    steps_have_chance: bool = False
+    highest: float = 1.0
     pays_at_end: bool = False
     observation_space: gymnasium.spaces.Box
     render_modes: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows, given_states
+from plangym_like.batch.layout import GameFacts
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.game_positions import OVER, Position, Positions, Rules
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
@@ -339,6 +340,12 @@ class GameSimulator(GymnasiumSimulator):
         rows.rewards[block], rows.columns["rewards"][block] = rewards, all_rewards
         rows.columns["to_play"][block], rows.terminateds[block] = players, overs
         rows.truncateds[block], rows.n_step[block] = False, 1
+
+    @property
+    def game(self) -> GameFacts:
+        """The highest return of a player, and whether steps draw chance."""
+        rules = self.base.rules
+        return GameFacts(rules.highest, rules.steps_have_chance)
 
     @property
     def plays_out(self) -> bool:

@@ -20,11 +20,12 @@ from operator import attrgetter, is_, is_not
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Dict, Discrete
 from minigrid.core.actions import Actions
 from minigrid.core.grid import Grid
 from minigrid.core.mission import MissionSpace
-from minigrid.core.world_object import Ball, Box, Door, Key, WorldObj
+from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall, WorldObj
 from minigrid.envs.babyai.core.verifier import ActionInstr, ObjDesc, SeqInstr
 from minigrid.minigrid_env import MiniGridEnv as MiniGridBase
 from numpy.typing import NDArray
@@ -71,7 +72,9 @@ _ATOMS = frozenset((type(None), bool, int, float, str))
 # has been asked for, and each step reads those of the grid 50 times.
 _GRID = tuple(sorted(vars(Grid(3, 3))))
 # The usual types of values that refer to no objects of MiniGrid.
-_OTHERS = _ATOMS | {np.random.Generator, Discrete, Dict, MissionSpace, type(Actions), dict}
+_OTHERS = _ATOMS | {np.random.Generator, Discrete, Dict, MissionSpace, type(Actions), dict, EnvSpec}
+# Most cells are empty, or hold an object without attributes that steps may replace.
+_UNCHANGING = frozenset((type(None), Wall, Floor, Goal, Lava))
 _NOTHING = bytes(2)
 _MISSING: Any = object()
 _SIZE = struct.Struct("<q")
@@ -117,7 +120,7 @@ class MiniGridCodec(AttributeCodec):
         base, episode = self._base, self._episode
         changes = None if episode is None else episode.changes(base)
         if episode is None or changes is None:
-            episode = Episode.of(base)
+            episode = Episode(base)
             changes = episode.changes(base)
         if self._recent.get(episode.data) is not episode:
             self._keep(episode)
@@ -147,7 +150,7 @@ class MiniGridCodec(AttributeCodec):
 
     def begin(self) -> None:
         """Record the state after a reset as the beginning of the episode."""
-        self._episode = Episode.of(self._base)
+        self._episode = Episode(self._base)
 
     def encoded(self, values: Sequence[Any]) -> bytes:
         *_, episode, changes = values
@@ -181,8 +184,8 @@ class Episode:
     ----------
     base : minigrid.minigrid_env.MiniGridEnv
         The environment.
-    attributes : dict
-        The attributes of the environment at the beginning of the episode.
+    attributes : dict, optional
+        The environment's attributes at the beginning of the episode; by default, the present ones.
     objects : list, optional
         The environment, and all of MiniGrid's objects that its attributes refer to; by default,
         they are found.
@@ -193,22 +196,21 @@ class Episode:
     def __init__(
         self,
         base: Any,
-        attributes: dict[str, Any],
+        attributes: dict[str, Any] | None = None,
         objects: list[Any] | None = None,
         data: bytes | None = None,
     ) -> None:
+        attributes = dict(vars(base)) if attributes is None else attributes
         self._base, self._data, self._all = base, data, attributes
         self._grid: Any = attributes["grid"]
         self._cells: list[Any] = list(self._grid.grid)
-        changing = [thing for thing in self._cells if _changing(thing.__class__)]
-        changing = list(dict.fromkeys(changing))
-        if objects is None and not _are_all(changing, attributes):
+        things = [*{thing: None for thing in self._cells if type(thing) not in _UNCHANGING}]
+        if objects is None and not _are_all(things, attributes):
             objects = _objects(base, attributes, self._cells)
         if objects is not None:
-            self._objects = objects
-            changing = [thing for thing in objects[1:] if _changing(thing.__class__)]
+            self._objects, things = objects, objects[1:]
         # Each object with attributes that steps may replace, and their values.
-        self._begun = [(thing, _reader(thing.__class__)(thing)) for thing in changing]
+        self._begun = [(each, read(each)) for each in things if (read := _reader(each.__class__))]
 
     @functools.cached_property
     def _first(self) -> list[tuple[Any, str, Any]]:
@@ -276,11 +278,6 @@ class Episode:
             vars(base).clear()
             vars(base).update(now)
         return self._data
-
-    @classmethod
-    def of(cls, base: Any) -> Episode:
-        """Return the present episode of `base`, beginning with its present state."""
-        return cls(base, dict(vars(base)))
 
     @classmethod
     def decoded(cls, base: Any, data: bytes) -> Episode:
@@ -494,11 +491,14 @@ def _are_all(things: list[Any], attributes: dict[str, Any]) -> bool:
     for thing in things:
         if thing.contains is not None:
             return False
-    for value in [each for each in attributes.values() if each.__class__ not in _OTHERS]:
-        kind: Any = value.__class__
+    for value in attributes.values():
+        kind: Any = type(value)
+        if kind in _OTHERS:
+            continue
         if kind is list or kind is tuple:
             for each in value:
-                if _refers(each.__class__) and not any(map(is_, repeat(each), things)):
+                refers = type(each) not in _OTHERS and _refers(each.__class__)
+                if refers and not any(map(is_, repeat(each), things)):
                     return False
         elif value is not attributes["grid"] and _refers(kind):
             return False
@@ -578,11 +578,11 @@ def _changing(kind: Any) -> tuple[str, ...]:
 
 
 @functools.cache
-def _reader(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what reads the attributes of an object that steps may replace."""
+def _reader(kind: Any) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Return what reads the attributes of an object that steps may replace, if there are any."""
     names = _changing(kind)
-    if issubclass(kind, WorldObj):
-        return attrgetter(*names)  # faster; such objects have all of them
+    if not names or issubclass(kind, WorldObj):
+        return attrgetter(*names) if names else None  # faster; such objects have all of them
     return lambda thing: tuple(getattr(thing, name, _MISSING) for name in names)
 
 

@@ -49,12 +49,13 @@ class OpenSpielRules(Rules):
         self._game, self.title = game, str(game)
         self.library = f"open_spiel {importlib.metadata.version('open_spiel')}"
         self.n_players, self.n_actions = game.num_players(), game.num_distinct_actions()
+        self.steps_have_chance = kind.chance_mode == _TYPE.ChanceMode.EXPLICIT_STOCHASTIC
         # Chess960 is called deterministic, but begins with a position that chance chooses.
-        self.has_chance = (
-            kind.chance_mode == _TYPE.ChanceMode.EXPLICIT_STOCHASTIC
-            or game.new_initial_state().is_chance_node()
-        )
+        self.has_chance = self.steps_have_chance or game.new_initial_state().is_chance_node()
         self.pays_at_end = kind.reward_model != _TYPE.RewardModel.REWARDS
+        # Before the end, the score may be as low as the lowest one of a whole game.
+        lowest = 0.0 if self.pays_at_end else game.min_utility()
+        self.highest = game.max_utility() - lowest
         self.n_codes, self.longest = self.n_actions, game.max_game_length()
         if self.has_chance:
             self.n_codes = max(self.n_actions, game.max_chance_outcomes())

@@ -129,7 +129,7 @@ class ReplayCodec(Codec):
         SnapshotError
             The environment has not been reset.
         """
-        log, trace_digest = self._proxy.log, self._proxy.trace_digest
+        log, trace_digest = self._proxy.log_and_digest
         if not trace_digest:
             raise SnapshotError("the environment has no state yet: it has not been reset")
         end = _HEAD + len(log)
@@ -240,7 +240,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
         self._logs = ActionLogFormat(spaces_of(env)[0])
-        self._proxy = ReplayedChain(env)
+        self._proxy = ReplayedChain(env, self._logs)
         self._proxy.cache = ReplayCache(
             self._copy,
             self._logs,
@@ -285,10 +285,11 @@ class ReplayedSimulator(GymnasiumSimulator):
         with contextlib.suppress(Exception):
             for _ in while_quick(range(MEASURED_STEPS)):
                 self.env.step(space.sample())
-        episode = proxy.trace_digest.hex() if self.always_tried else None
-        (_, _, begun), *entries = self._logs.entries(proxy.log)
+        log, trace_digest = proxy.log_and_digest
+        episode = trace_digest.hex() if self.always_tried else None
+        (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
-        measured = -(-(len(proxy.log) - begun) // steps)
+        measured = -(-(len(log) - begun) // steps)
         return ReplayCodec(
             self._proxy,
             self._logs,

@@ -141,6 +141,12 @@ class TaxiCodec(GridCodec):
         *found, fickle = super().values()
         return *found, bool(fickle)
 
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the fields of `GridCodec`, and ``action_mask`` ``(N, 6)``."""
+        found = super().view(payloads)
+        masks = [self._base.action_mask(place) for place in found["s"]]
+        return {**found, "action_mask": np.array(masks, np.int8).reshape(-1, 6)}
+
 
 class BlackjackCodec(AttributeCodec):
     """Saves Blackjack: the cards of both hands, and the dealer's card that is shown.

@@ -50,8 +50,10 @@ _MOST = 4096 // _TOKEN.size
 # No tokens are added while the pipe holds so many, so that tokens can always be put back.
 _FULL = 1000
 # Rows are stepped in ranges that take `_COARSE_SECONDS`, and less toward the end of a batch, down
-# to `FINE_SECONDS` (`benchmarks/bench.py`, 16 to 256 rows).
+# to `FINE_SECONDS` (`benchmarks/bench.py`, 16 to 256 rows). In each round, every process gets an
+# equal part of this fraction of the rows that are left.
 FINE_SECONDS, _COARSE_SECONDS = 2.5e-4, 12e-3
+_ROUND = 0.75
 # Added to a number of rows before it is rounded down: it may be a whole number, but for rounding.
 _ROUNDING = 1e-6
 
@@ -474,7 +476,9 @@ def cut(
 ) -> Iterator[Range]:
     """Divide the rows ``start:stop`` into ranges, which become smaller toward the end.
 
-    Each range takes at most an equal part of half of the remaining time.
+    They come in rounds of one range for each process. The fewer rounds, the less time is lost to
+    what a range costs in addition to its rows; the shorter the last ranges, the less time
+    processes wait for each other at the end.
 
     Parameters
     ----------
@@ -493,7 +497,7 @@ def cut(
     Examples
     --------
     >>> list(cut(0, 100, 1, 1e-4, 2))
-    [(0, 25), (25, 43), (43, 57), (57, 67), (67, 75), (75, 81), (81, 85), (85, 88), ...
+    [(0, 37), (37, 75), (75, 84), (84, 93), (93, 95), (95, 98), (98, 99), (99, 100)]
     """
     count, second = stop - start, step_seconds or 1.0
     # When the rows end, in seconds; with one number of steps for all rows, nothing is searched.
@@ -505,12 +509,15 @@ def cut(
         ends = np.cumsum(steps[start:stop], dtype=np.float64) * second
         total = float(ends[-1]) if count else 0.0
     total += later * second
-    fine, coarse = (min(fine_seconds, total / processes), _COARSE_SECONDS)
-    if not step_seconds:
-        fine, coarse = 0.0, total
-    at, taken = 0, 0.0
+    fine, coarse = (fine_seconds, _COARSE_SECONDS) if step_seconds else (0.0, total)
+    at, taken, until, size, number = 0, 0.0, 0.0, 0.0, 0
     while at < count:
-        until = taken + max(fine, min(coarse, (total - taken) / (2 * processes)))
+        if number % processes == 0:
+            until, equal = taken, (total - taken) / processes
+            size = min(coarse, _ROUND * equal)
+            if size < fine:  # this is the last round
+                size = equal
+        until, number = until + size, number + 1
         if ends is None:
             end = min(count, max(at + 1, int(until / each + _ROUNDING)))
             taken = end * each

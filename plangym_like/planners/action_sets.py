@@ -114,7 +114,7 @@ def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.
     Raises
     ------
     InputError
-        The space is not a `Box` of floats, or is not bounded; the message names `planner`.
+        The space is not a `Box` of floats, or is empty or not bounded; the message names `planner`.
     """
     space = env.action_space
     if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
@@ -122,6 +122,8 @@ def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.
             f"{planner} needs continuous actions, a Box of floats, got {space}; for finite action "
             "spaces use UCT, BeamSearch, FractalMonteCarlo or RandomShooting"
         )
+    if 0 in space.shape:
+        raise InputError(f"{planner} needs actions that hold numbers, got {space}: nothing to plan")
     if not space.is_bounded():
         raise InputError(
             f"{planner} needs an action space with finite bounds, got {space}; a model without "

@@ -1,12 +1,13 @@
 """Legal actions, and games of several players: what a search reads from the results of steps.
 
 An environment says which actions are legal in the state that a step or a reset has led to, by
-``info["action_mask"]`` or ``obs["action_mask"]``, and who moves next, by ``info["to_play"]``. The
-rewards of all players are ``info["rewards"]``.
+``info["action_mask"]`` or ``obs["action_mask"]``, and who moves next, by ``info["to_play"]``, or by
+``obs["to_play"]`` beside such a mask. The rewards of all players are ``info["rewards"]``.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -44,7 +45,7 @@ class Rules(TypedDict, total=False):
         ``(N, A)``. By default, the environment's masks say it.
     to_play : callable
         ``to_play(observations, infos, states)`` returns the numbers of the players who move next,
-        ``(N,)``, from 0. By default, ``infos["to_play"]`` says it.
+        ``(N,)``, from 0. By default, the environment says it.
     """
 
     legal: Reads | None
@@ -72,13 +73,15 @@ class Starts(NamedTuple):
 
     `obs` and `infos` are those that came with the states; None if they are not known. If the rows
     themselves tell masks and players, `infos` holds these. `is_given` says whether the caller gave
-    `obs` and `infos`; otherwise they were looked up.
+    `obs` and `infos`; otherwise they were looked up. `rewards` ``(B,)`` are those of the steps that
+    have led to the states, if there were any and they are known.
     """
 
     states: Rows
     obs: Any = None
     infos: BatchInfo | None = None
     is_given: bool = False
+    rewards: Floats | None = None
 
     @classmethod
     def of(cls, env: PlanEnv, given: Any) -> Starts:
@@ -102,7 +105,8 @@ class Starts(NamedTuple):
         shown = given if is_result else env.last_result
         if shown is None or not (is_result or np.array_equal(shown.state, row[0])):
             return cls(row, infos=_told_by_rows(env, row))
-        return cls(row, stacked(shown.obs), BatchInfo(1, {}, [shown.info]), is_result)
+        rewards = np.array([shown.reward]) if isinstance(shown, Transition) else None
+        return cls(row, stacked(shown.obs), BatchInfo(1, {}, [shown.info]), is_result, rewards)
 
     @classmethod
     def of_many(cls, env: PlanEnv, given: Any) -> Starts:
@@ -115,13 +119,14 @@ class Starts(NamedTuple):
         """
         if isinstance(given, BatchTransition):
             _refuse_ends(given.terminateds | given.truncateds)
-            return cls(np.array(given.states), given.obs, given.infos, is_given=True)
-        if isinstance(given, ResetResult | Transition) or not isinstance(
-            given, Sequence | np.ndarray
-        ):
+            return cls(np.array(given.states), given.obs, given.infos, True, given.rewards)
+        is_row = isinstance(given, np.ndarray) and given.ndim == 1 and len(given)
+        is_one = is_row or isinstance(given, ResetResult | Transition)
+        if is_one or not isinstance(given, Sequence | np.ndarray):
+            what = "one row" if is_row else type(given).__name__
             raise InputError(
                 "plan_batch needs several states: rows (B, state_nbytes), a BatchTransition, or a "
-                f"list of rows or of results, got {type(given).__name__}"
+                f"list of rows or of results, got {what}"
             )
         if not len(given):
             raise InputError("plan_batch needs at least one state")
@@ -136,7 +141,9 @@ class Starts(NamedTuple):
         if any(one is None for one in observations):
             return cls(states, infos=infos)
         are_given = all(one.is_given for one in each)
-        return cls(states, joined(observations), infos, are_given)
+        paid = [one.rewards for one in each if one.rewards is not None]
+        rewards = np.concatenate(paid) if len(paid) == len(each) else None
+        return cls(states, joined(observations), infos, are_given, rewards)
 
 
 class Game:
@@ -177,17 +184,15 @@ class Game:
         if legal is not None and self.num_actions is None:
             raise InputError(f"legal is for finite actions, got {env.action_space}")
         observations = env.observation_space
-        # Gymnasium's masks of other action spaces are trees, which `legal=` may translate.
-        self._reads_masks = isinstance(env.action_space, spaces.Discrete)
-        self._in_obs = (
-            self._reads_masks
-            and isinstance(observations, spaces.Dict)
-            and "action_mask" in observations.spaces
-        )
+        in_obs = observations.spaces.keys() if isinstance(observations, spaces.Dict) else ()
+        self._in_obs = "action_mask" in in_obs
+        self._turn_in_obs = self._in_obs and "to_play" in in_obs
         self._starts_unknown = False
         self.is_masked, self.players = False, 1
-        if to_play is not None:
+        if to_play is not None or self._turn_in_obs:
             self._check_players(2)
+        if not is_for_games and env.last_result is not None:  # before a planner asks for more
+            self._count_players(BatchInfo(1, {}, [env.last_result.info]))
 
     def begin(self, starts: Starts) -> Turns:
         """Return the turns of the first states of a search.
@@ -200,10 +205,10 @@ class Game:
         count, self._starts_unknown = len(starts.states), starts.infos is None
         infos = BatchInfo(count, {}) if starts.infos is None else starts.infos
         last = self._env.last_result
-        if last is not None:
-            self.is_masked = self._reads_masks and "action_mask" in last.info
-            if starts.infos is None:
-                self._count_players(BatchInfo(1, {}, [last.info]))  # raises if there are several
+        self.is_masked = self._in_obs or (last is not None and "action_mask" in last.info)
+        if last is not None and starts.infos is None:
+            self._count_players(BatchInfo(1, {}, [last.info]))  # raises if there are several
+        self._refuse_unknown_mask(self.is_masked)
         try:
             turns = self.turns(starts.obs, infos, starts.states, np.zeros(count, bool))
         except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -213,7 +218,7 @@ class Game:
                     "first state, which is a row, observations is None, and infos may be empty"
                 )
             raise
-        if turns.legal is None and (self.is_masked or self._in_obs):  # a mask that is not known
+        if turns.legal is None and self.is_masked:  # only other states have masks
             turns = turns._replace(legal=np.ones((count, self.num_actions or 0), bool))
         return turns
 
@@ -275,18 +280,28 @@ class Game:
         """Return whether all actions are legal, and there is one player."""
         if self._legal is not None or self._to_play is not None or self._in_obs:
             return False
-        return infos.keys().isdisjoint(("action_mask", "to_play"))
+        return infos.keys().isdisjoint(("action_mask", "to_play", "rewards"))
 
     def _count_players(self, infos: BatchInfo) -> None:
-        has = infos.mask("to_play")
-        if not has.any():
-            return
+        is_told = self._to_play is not None or self._turn_in_obs or infos.mask("to_play").any()
         rewarded = infos.mask("rewards")
-        width = 2
+        width = 2 if is_told else 1
         if rewarded.any():
-            width = np.size(infos[int(np.argmax(rewarded))]["rewards"])
+            shown = infos[int(np.argmax(rewarded))]["rewards"]
+            if is_told:
+                width = len(_checked_rewards(shown))
+            elif np.ndim(shown) == 1 and len(shown) > 1:
+                raise EnvApiError(
+                    f'info["rewards"] holds the rewards of {len(shown)} players, but '
+                    'info["to_play"], the player who moves next, is missing'
+                )
         if width > 1 and width > self.players:
             self._check_players(width)
+
+    def _refuse_unknown_mask(self, is_masked: bool) -> None:
+        """Raise `InputError` if there are masks, and that of the first state is not known."""
+        if is_masked and self._starts_unknown and self._legal is None:
+            raise InputError(self._unknown())
 
     def _check_players(self, players: int) -> None:
         if not self._is_for_games:
@@ -309,6 +324,9 @@ class Game:
         count = len(states)
         if self._to_play is not None:
             found = np.asarray(self._to_play(obs, infos, states))
+        elif self._turn_in_obs and obs is not None:
+            found = np.asarray(obs["to_play"])
+            found = found.reshape(count) if found.size == count else found
         else:
             has = infos.mask("to_play")
             if not has.any():
@@ -319,12 +337,12 @@ class Game:
         if found.shape != (count,) or found.dtype.kind not in "iub":
             raise EnvApiError(f"to_play must be {count} whole numbers, got {found!r}")
         found = np.where(over, 0, found)  # nobody moves where the episode has ended
-        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < max(self.players, 2):
+        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < self.players:
             raise EnvApiError(
-                f"to_play must be a player from 0 to {max(self.players, 2) - 1}, got "
-                f'{found.min()} to {found.max()}; info["rewards"] says how many players there are'
+                f"to_play must be a player from 0 to {self.players - 1}, got {found.min()} to "
+                f'{found.max()}; info["rewards"] says how many players there are'
             )
-        movers: Ints = np.minimum(found, self.players - 1).astype(np.intp)
+        movers: Ints = found.astype(np.intp)
         return movers
 
     def _find_legal(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Mask | None:
@@ -333,7 +351,8 @@ class Game:
             found = np.asarray(self._legal(obs, infos, states))
         elif self._in_obs and obs is not None:
             found = np.asarray(obs["action_mask"])
-        elif self._reads_masks and (has := infos.mask("action_mask")).any():
+        elif (has := infos.mask("action_mask")).any():
+            self._refuse_unknown_mask(is_masked=True)
             found = infos["action_mask"]
             if not has.all():
                 every = np.ones(self.num_actions or 0)
@@ -341,10 +360,20 @@ class Game:
             found = _stacked(found)
         else:
             return None
+        if self.num_actions is None:
+            raise EnvApiError(
+                f"masks of legal actions are for at most 4,096 actions, but {self._env.name} has "
+                f"{self._env.action_space}"
+            )
         if found.shape != (len(states), self.num_actions):
             raise EnvApiError(
                 f"masks of legal actions must have the shape ({len(states)}, {self.num_actions}), "
-                f"got {found.shape}"
+                f"got {found.shape}; legal= may translate other masks"
+            )
+        if found.dtype != bool and not ((found == 0) | (found == 1)).all():
+            raise EnvApiError(
+                "masks of legal actions must hold 1 for a legal action and 0 for another one, got "
+                f"{found[(found != 0) & (found != 1)][0]}"
             )
         legal: Mask = found.astype(bool)
         self.is_masked = True
@@ -358,6 +387,13 @@ class Game:
         return legal
 
 
+def count_players(env: PlanEnv, start: ResetResult) -> int:
+    """Return how many players there are, as far as the first result of an episode says."""
+    game = Game(env, "a search", is_for_games=True)
+    game.begin(Starts.of(env, start))
+    return game.players
+
+
 def _refuse_ends(ended: Any) -> None:
     """Raise `InputError` if one of N results ends an episode, which `ended` ``(N,)`` says."""
     (rows,) = np.asarray(ended).nonzero()
@@ -369,8 +405,19 @@ def _stacked(values: Any) -> NDArray[Any]:
     """Return N values as one array; an empty one if their shapes differ."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return values
-    shapes = {np.shape(one) for one in values}
-    return np.stack([np.asarray(one) for one in values]) if len(shapes) == 1 else np.zeros((0,))
+    with contextlib.suppress(ValueError):  # the parts of one value may differ, too
+        return np.stack([np.asarray(one) for one in values])
+    return np.zeros((0,))
+
+
+def _checked_rewards(shown: Any) -> Any:
+    """Return ``info["rewards"]``; raise `EnvApiError` unless it has a number for each player."""
+    if np.ndim(shown) != 1 or not len(shown):
+        raise EnvApiError(
+            'info["rewards"] must be an array (P,) with the rewards of the players 0 to P - 1, got '
+            f"{shown!r}"
+        )
+    return shown
 
 
 def _widened(gains: Floats, players: int) -> Floats:
@@ -383,14 +430,16 @@ def _widened(gains: Floats, players: int) -> Floats:
 def _told_by_rows(env: PlanEnv, states: Rows) -> BatchInfo | None:
     """Return masks and players of states, as infos, if the rows hold them; otherwise, None.
 
-    Rewards of 0 say how many players there are.
+    In a game of several players, rewards of 0 say how many there are.
     """
-    columns = env.layout.columns
-    if not columns.keys() >= {"action_mask", "to_play", "rewards"}:
+    columns, count = env.layout.columns, len(states)
+    names = {"action_mask", "to_play"} & columns.keys()
+    if "action_mask" not in names or ("to_play" in names and "rewards" not in columns):
         return None
     fields = env.view_state(states)
-    if not fields.keys() >= {"action_mask", "to_play"}:
+    if not names <= fields.keys():
         return None
-    shape, _ = columns["rewards"]
-    told = {name: fields[name] for name in ("action_mask", "to_play")}
-    return BatchInfo(len(states), {**told, "rewards": np.zeros((len(states), *shape))})
+    told = {name: fields[name] for name in names}
+    if "rewards" in columns:
+        told["rewards"] = np.zeros((count, *columns["rewards"][0]))
+    return BatchInfo(count, told)

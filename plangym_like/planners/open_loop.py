@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds, index_of
-from plangym_like.planners.continuous_plans import Spline
-from plangym_like.planners.games import Rules, Turns
-from plangym_like.planners.nodes import Ints, Rows
+from plangym_like.errors import InputError
+from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds
+from plangym_like.planners.continuous_plans import Objective, Reward, Spline, TerminalValue
+from plangym_like.planners.games import Mask, Rules, Turns
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Played, Search, ended, lengths
@@ -45,6 +46,9 @@ class RandomShooting(Planner):
         action is drawn.
     spline : {"zero", "linear", "cubic"}
         The kind of spline; see `Spline`. Without `knots`, it has no effect.
+    discount, reward, terminal_value : optional
+        What is maximised; see `Objective`. By default, it is the sum of the rewards. If some
+        actions are not legal, it cannot be anything else.
     **rules
         See `Rules`.
 
@@ -66,9 +70,14 @@ class RandomShooting(Planner):
         dt: int = 1,
         knots: int | None = None,
         spline: str = "linear",
+        *,
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
         **rules: Unpack[Rules],
     ) -> None:
         super().__init__(env, **rules)
+        self.objective = Objective(discount, reward, terminal_value)
         self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
         self.dt = as_count("dt", dt)
         self._sample = ActionSampler(env, self.name)
@@ -91,11 +100,21 @@ class RandomShooting(Planner):
         return {}  # only the best plan is kept
 
     def _search(self, state: Row, search: Search) -> Plan:
+        goal = self.objective
+        if search.turns.legal is not None and not goal.is_score:
+            raise InputError(
+                "RandomShooting takes no discount, reward or terminal_value where some actions are "
+                "not legal"
+            )
         while search.has((batch := search.fit(self.batch, self.horizon)) * self.horizon):
             if search.turns.legal is None:
                 plans = self._draw(search, batch)
-                rollout = search.rollout_batch(plans, state, dt=self.dt)
-                search.keep_rollout(plans, rollout.rewards, lengths(rollout), ended(rollout))
+                rollout = search.rollout_batch(
+                    plans, state, dt=self.dt, return_observations=goal.needs_observations
+                )
+                values = None if goal.is_score else goal.values(plans, rollout)
+                steps = lengths(rollout)
+                search.keep_rollout(plans, rollout.rewards, steps, ended(rollout), values)
             else:
                 actions = all_actions(self.env, self.name)
                 plans = search.rng.integers(len(actions), size=(batch, self.horizon))
@@ -104,7 +123,7 @@ class RandomShooting(Planner):
                 played = search.play_out(actions, plans, states, turns, self.dt)
                 plans = actions[played.actions]
                 search.keep_rollout(plans, played.rewards, played.lengths, played.ended)
-            search.report(search.best.score)
+            search.report(search.best.score if goal.is_score else -np.inf)
         assert search.best.found is not None, "`has` raises if the budget is too small for a batch"
         actions, rewards = search.best.found
         return search.plan(state, actions, rewards, self.dt, ended=search.best.ended)
@@ -130,8 +149,9 @@ class OpenLoopMCTS(TreePlanner):
     show when this loses nothing.
 
     Selection, virtual loss and scaling work as in `UCT`, but no subtree is solved. The legal
-    actions and the player of a node are those of the first trajectory that reached it. Where an
-    action of the tree is not legal after other outcomes, a trajectory continues at random.
+    actions and the player of a node, and in games of several players whether it ends the game, are
+    those of the first trajectory that reached it. Where an action of the tree is not legal after
+    other outcomes, a trajectory continues at random.
 
     Parameters
     ----------
@@ -143,9 +163,10 @@ class OpenLoopMCTS(TreePlanner):
         The number of actions in a trajectory.
     explore : float
         The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
-    stochastic : bool
+    stochastic : bool, optional
         Whether each trajectory is stepped with its own seed instead of the random numbers that the
-        environment would draw next. The plan is then the luckiest trajectory.
+        environment would draw next. The plan is then the luckiest trajectory. By default, it is
+        so in games of several players whose rules have chance, such as OpenSpiel's backgammon.
 
     Examples
     --------
@@ -165,41 +186,55 @@ class OpenLoopMCTS(TreePlanner):
         explore: float = 1.0,
         discount: float = 1.0,
         *,
-        stochastic: bool = False,
+        stochastic: bool | None = None,
         **options: Unpack[TreeOptions],
     ) -> None:
         super().__init__(env, batch, discount, **options)
         self.horizon = as_count("horizon", horizon)
         self.explore = as_number("explore", explore, 0.0)
-        self.stochastic = bool(stochastic)
+        self.stochastic = self._has_dice if stochastic is None else bool(stochastic)
 
     def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
         return SearchTree(len(self.actions), states[:, :0], turns)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
-        """Keep the subtree of the action that was played, if it led to the state.
+        """Keep the subtree of the actions that were played, if they led to the state.
 
-        The trajectories of the subtree are one action shorter than those of the last tree, and so
-        are those of this search. A tree that has lost half of the horizon is not kept.
+        The trajectories of the subtree are shorter than those of the last tree by these actions,
+        and so are those of this search. A tree that has lost half of the horizon is not kept.
         """
         horizon = self.horizon
-        if kept is not None and kept.memory.horizon <= (self.horizon + 1) // 2:
+        left = 0 if kept is None else kept.memory.horizon - 1 - len(kept.replies)
+        if left < (self.horizon + 1) // 2:
             kept = None
         memory = super()._begin(state, search, kept)
         if kept is not None and memory.tree["passes"][: memory.tree.roots].any():
-            horizon = kept.memory.horizon - 1
-        memory.horizon = horizon
+            horizon = left
+        memory.horizon, turns = horizon, search.turns
+        if self.stochastic and turns.legal is not None:  # the nodes are those of other outcomes
+            tree, roots = memory.tree, slice(memory.tree.roots)
+            tree["to_play"][roots], tree["closed"][roots] = turns.to_play, ~turns.legal
+            tree["visits"][roots] *= turns.legal
+            tree["total"][roots] *= turns.legal
         return memory
 
-    def _child(self, kept: Kept, search: Search, root: int, action: Any) -> int:
-        index = index_of(self.actions, action)
-        child = int(kept.memory.tree["child"][root, index]) if index >= 0 else -1
-        states = kept.state.reshape(len(search.starts.states), -1)
-        if child < 0:
-            return -1
-        after = search.starts.states[root]
-        leads_there = search.leads_to(states[root], action, self.dt, after, self.horizon)
-        return child if leads_there else -1
+    def _legal_after(self, kept: Kept) -> Mask | None:
+        return None if self.stochastic else super()._legal_after(kept)
+
+    def _nodes_kept(self, kept: Kept, search: Search) -> list[tuple[int, int]]:
+        after, found = search.starts.states, [(0, -1)] * len(search.starts.states)
+        if len(after) != kept.memory.tree.roots:
+            return found
+        states = kept.state.reshape(len(after), -1)
+        shape = (len(after), *self.actions.shape[1:])
+        played = [actions.reshape(shape) for actions in (kept.action, *kept.replies)]
+        for root, nodes in enumerate(self._nodes_after(kept)):
+            actions = [each[root] for each in played]
+            if len(nodes) and search.leads_to(
+                states[root], actions, self.dt, after[root], self.horizon
+            ):
+                found[root] = root, int(nodes[0])
+        return found
 
     def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory
@@ -250,10 +285,13 @@ class OpenLoopMCTS(TreePlanner):
 
     @staticmethod
     def _set_turns(tree: SearchTree, new: Ints, paths: Descents, played: Played) -> None:
-        """Set who moves in new nodes, and which actions are legal there."""
+        """Set who moves in new nodes, which actions are legal there, and if the game ends there."""
         for leaf, node in enumerate(new.tolist()):
             row = int((paths.last == -1 - leaf).argmax())
             depth = sum(row in level.ids for level in paths.levels)
+            if tree.players > 1 and depth <= played.lengths[row]:
+                tree["reward"][node] = played.rewards[row, depth - 1]
+                tree["ended"][node] = played.ended[row] and depth == played.lengths[row]
             rows, turns = played.turns[min(depth, len(played.turns)) - 1]
             (place,) = (rows == row).nonzero()
             if len(place) and depth <= len(played.turns):
@@ -261,6 +299,14 @@ class OpenLoopMCTS(TreePlanner):
                 if turns.legal is not None:
                     tree["closed"][node] = ~turns.legal[place[0]]
                     tree.has_closed = True
+
+    def _lines(self, tree: SearchTree) -> list[tuple[Ints, Floats, Ints, bool]]:
+        if not self.stochastic:
+            return super()._lines(tree)
+        # What follows the first action depends on chance.
+        firsts = tree["child"][np.arange(tree.roots), tree.recommended(np.arange(tree.roots))]
+        fields = [tree[name][firsts, None] for name in ("action", "reward", "seed")]
+        return list(zip(*fields, tree["ended"][firsts].tolist(), strict=True))
 
     def _keep(self, memory: TreeMemory, roots: Ints, played: Played, seeds: Ints | None) -> None:
         """Keep the best trajectories."""

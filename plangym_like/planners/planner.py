@@ -19,7 +19,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import checkpoint as files
 from plangym_like.planners.action_sets import all_actions, as_plan, index_of
-from plangym_like.planners.games import Game, Reads, Starts
+from plangym_like.planners.games import Game, Mask, Reads, Starts
 from plangym_like.planners.plan import CURVE, Plan, Spent, check_plan_env
 from plangym_like.planners.search import Best, Progress, Search, make_rng
 from plangym_like.results import ResetResult, Transition
@@ -30,7 +30,7 @@ from plangym_like.support.lazy_imports import needs_extra
 # The layout of the progress bar.
 _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 # What the plan of an episode tells of each search.
-_OF_ROOTS = ("visits", "policy", "mask", "value", "player")
+_OF_ROOTS = ("visits", "policy", "mask", "values", "value", "player", "solved", "length")
 _UNSAVED = "unsaved"  # takes the place of an option that a file cannot hold
 
 
@@ -42,6 +42,7 @@ class Kept(NamedTuple):
     action: Any  # that was played there, ``(*action_shape)``
     memory: Any  # the `Search.memory` of the last search
     best: Best  # the best plan of the last search
+    replies: tuple[Any, ...] = ()  # the actions that were played after it
 
 
 class Planner(ABC):
@@ -325,33 +326,48 @@ class Planner(ABC):
         """Prepare the next search, after an action was played.
 
         The next search may then reuse results of the last one, if it starts from the state that the
-        action led to. Without this call, each search begins from scratch.
+        action led to. Without this call, each search begins from scratch. Call it once for each
+        action that was played: in a game, for the own move and for the other player's reply.
 
         Parameters
         ----------
         action : array ``(*action_shape)``, optional
             By default, `Plan.next_action` of the last plan. After `plan_batch`, one action for each
-            of its B states, ``(B, *action_shape)``.
+            of its B states, ``(B, *action_shape)``. It is needed after the first action.
 
         Raises
         ------
         InputError
-            The number of actions is wrong, or an action is not in the action space, or not legal.
+            There was no plan before, the number of actions is wrong, or an action is missing, not
+            in the action space, or known not to be legal.
         """
-        if self._last is not None and action is not None:
-            self._check_played(action, *self._last)
-        last, self._last = self._last, None
-        action = self._next_action if action is None else action
-        if last is not None and action is not None:
-            state, search = last
+        if self._last is None and self._kept is None:
+            raise InputError("advance says what was played after a plan: call plan first")
+        given, action = action, self._next_action if action is None else action
+        if action is None:
+            raise InputError("advance: give the action that was played; no plan recommends it")
+        if self._last is not None:
+            state, search = self._last
+            if given is not None:
+                self._check_played(action, state, search.turns.legal)
             self._kept = Kept(state, np.asarray(action), search.memory, search.best)
+        else:
+            assert self._kept is not None
+            self._check_played(action, self._kept.state, self._legal_after(self._kept))
+            replies = (*self._kept.replies, np.asarray(action))
+            self._kept = self._kept._replace(replies=replies)
+        self._last = self._next_action = None
 
-    def _check_played(self, action: Any, state: Row, search: Search) -> None:
-        """Raise `InputError` unless `action` could be played where the last search began.
+    def _legal_after(self, kept: Kept) -> Mask | None:
+        """Return which actions are legal after those that were played; None if it is not known."""
+        return None
+
+    def _check_played(self, action: Any, state: Row, legal: Mask | None) -> None:
+        """Raise `InputError` unless `action` is in the action space, and `legal` ``(1, A)``.
 
         After `plan_batch`, `state` holds B rows, and `action` B actions.
         """
-        layout, legal = self.env.layout, search.turns.legal
+        layout = self.env.layout
         if state.ndim == 1:
             actions = [layout.check_action(action)]
         else:
@@ -419,8 +435,8 @@ def play(
         The actions played, and the cost of all searches. The curve is the score of the episode so
         far; unlike the curve of a search, it may fall. The score counts all rewards, whoever earned
         them. With planners that grow trees, ``info`` holds what a learner needs of each root:
-        ``visits``, ``policy`` and ``mask``, each ``(T, A)``, and ``value`` and ``player``, each
-        ``(T,)``.
+        ``visits``, ``policy``, ``mask`` and ``values``, each ``(T, A)``, and ``value``, ``player``,
+        ``solved`` and ``length`` (-1 where it is not solved), each ``(T,)``.
 
     Raises
     ------
@@ -472,7 +488,7 @@ def play(
             )
             action, dt = np.asarray(plan.next_action), int(plan.dt[0])
             result = env.step_batch(action[None], starts.states, dt=dt)
-            starts = Starts(result.states, result.obs, result.infos)
+            starts = Starts(result.states, result.obs, result.infos, rewards=result.rewards)
             total, score = total + plan.spent, score + float(result.rewards[0])
             moves.append((action, dt, float(result.rewards[0])))
             roots.append(plan.info)
@@ -480,7 +496,11 @@ def play(
             ended = bool(result.terminateds[0] or result.truncateds[0])
             watch(len(moves), total, f"step {len(moves)}")
     actions, held, rewards = zip(*moves, strict=True)
-    info = {name: np.array([one[name] for one in roots]) for name in _OF_ROOTS if name in roots[0]}
+    info = {
+        name: np.array([-1 if one[name] is None else one[name] for one in roots])
+        for name in _OF_ROOTS
+        if name in roots[0]
+    }
     if seconds is not None:
         info["late"] = np.maximum(np.diff([0.0, *(one[2] for one in curve)]) - seconds, 0.0)
     return Plan(

@@ -200,7 +200,7 @@ class PUCT(TreePlanner):
             states = tree["state"][nodes]
             played = search.play_out(self.actions, plans, states, turns, self.dt, seeds=seeds)
             self._charge(memory, nodes, played.lengths)
-            returns = played.returns(self.discount)
+            returns = self._returns(tree, played)
             values = returns if self.evaluate is None else (values + returns) / 2
         tree["prior"][nodes], tree["value"][nodes] = legal_priors(priors, turns.legal), values
 
@@ -319,9 +319,12 @@ def evaluated(
     priors, values = (np.asarray(part, np.float64) for part in result)
     shapes = [(count,)] if players == 1 else [(count,), (count, players)]
     if priors.shape != (count, num_actions) or values.shape not in shapes:
+        is_wide = values.ndim == 2 and values.shape[1] > players
+        hint = '; info["rewards"] of reset says how many players there are' * is_wide
         raise InputError(
             f"evaluate must return priors (N, {num_actions}) and values (N,), got shapes "
-            f"{priors.shape} and {values.shape} for {count} observations"
+            f"{priors.shape} and {values.shape} for {count} observations and {players} "
+            f"player{'s' * (players > 1)}{hint}"
         )
     sums = priors.sum(axis=1)
     if not (priors >= 0).all() or not np.allclose(sums, 1.0, atol=1e-3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -396,15 +396,19 @@ class Search:
         self._count(begun, steps, rollout.infos["n_step"], rollout.rewards)
         return rollout
 
-    def leads_to(self, before: Row, action: Any, dt: int, after: Row, reserve: int = 0) -> bool:
-        """Return whether an action leads from one state to another; this costs a transition.
+    def leads_to(
+        self, before: Row, actions: Sequence[Any], dt: int, after: Row, reserve: int = 0
+    ) -> bool:
+        """Return whether actions lead from one state to another; each costs a transition.
 
         If less than `reserve` transitions would be left afterwards, return False without a step.
         """
-        if not self.affords(1 + reserve):
+        if not self.affords(len(actions) + reserve):
             return False
-        step = self.step_batch(np.asarray(action)[None], before[None], dt)
-        return np.array_equal(step.states[0], after)
+        states: States = before[None]
+        for action in actions:
+            states = self.step_batch(np.asarray(action)[None], states, dt).states
+        return np.array_equal(states[0], after)
 
     def _count(
         self,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.errors import InputError
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Turns
 from plangym_like.planners.nodes import Floats, Ints, Nodes, Rows
@@ -28,6 +29,9 @@ SEEDS = 2**31
 
 # Untried actions get at least this score, which is higher than all others (see `tree_bounds`).
 FIRST = 1e18
+
+# Returns that differ by less are equal.
+_EQUAL = 1e-9
 
 
 class Level(NamedTuple):
@@ -350,9 +354,15 @@ class SearchTree(Nodes):
 
         A node is solved if its episode has ended, if all its actions are closed, or if the player
         to move has a certain return of `win`, which nothing exceeds (M. Winands, Y. Bjornsson and
-        J. Saito, "Monte-Carlo tree search solver", 2008). There must be no chance nodes: another
-        descent to a solved node would find nothing new. Later descents through the nodes above
-        return at least the best certain return.
+        J. Saito, "Monte-Carlo tree search solver", 2008). A later win that is worth less because of
+        the discount does not solve a node alone. There must be no chance nodes: another descent to
+        a solved node would find nothing new. Later descents through the nodes above return at least
+        the best certain return.
+
+        Raises
+        ------
+        InputError
+            A certain return is higher than `win`.
         """
         for level in reversed(descents.levels):
             kids = resolved(level.kids, new)
@@ -362,6 +372,7 @@ class SearchTree(Nodes):
             nodes, actions, kids = level.nodes[known], level.actions[known], kids[known]
             exact = self["gains"][kids] + discount * self["exact"][kids]
             mine = self._of_movers(exact, nodes)
+            refuse_above(win, mine)
             self.has_closed, self["closed"][nodes, actions] = True, True
             self["total"][nodes, actions] = self["visits"][nodes, actions] * mine
             self._solve(np.unique(nodes), discount, win)
@@ -372,9 +383,7 @@ class SearchTree(Nodes):
         chosen = self.best_certain(nodes, certain)
         rows = np.arange(len(nodes))
         kids, best = self["child"][nodes, chosen], certain[rows, chosen]
-        # A win later is a win, too.
-        won: Any = win < np.inf and best >= win * discount ** self["length"][kids] - 1e-9
-        (done,) = (self["closed"][nodes].all(axis=1) | won).nonzero()
+        (done,) = (self["closed"][nodes].all(axis=1) | (best >= win - _EQUAL)).nonzero()
         nodes, kids = nodes[done], kids[done]
         self["solved"][nodes] = True
         self["length"][nodes] = self["length"][kids] + 1
@@ -390,7 +399,7 @@ class SearchTree(Nodes):
         best = certain.max(axis=1, keepdims=True)
         lengths = self["length"][self["child"][nodes]]
         order = np.where(best > 0, -lengths, lengths)
-        preferred: Ints = np.where(certain >= best - 1e-9, order, -np.iinfo(np.intp).max).argmax(
+        preferred: Ints = np.where(certain >= best - _EQUAL, order, -np.iinfo(np.intp).max).argmax(
             axis=1
         )
         return preferred
@@ -398,7 +407,8 @@ class SearchTree(Nodes):
     def recommended(self, nodes: Ints) -> Ints:
         """Return the action ``(n,)`` to play in each node: the most visited one.
 
-        Actions with a certain return are compared by this return instead.
+        Actions with a certain return are compared by this return instead. In a solved node, the
+        best of them proves its value.
         """
         visits, closed = self["visits"][nodes], self["closed"][nodes]
         values = np.where(visits > 0, self["total"][nodes] / np.maximum(visits, 1), -np.inf)
@@ -410,7 +420,8 @@ class SearchTree(Nodes):
         certain = self.certain(nodes)
         rows = np.arange(len(nodes))
         sure = self.best_certain(nodes, certain)
-        is_sure = (certain[rows, sure] > -np.inf) & (certain[rows, sure] >= values[rows, chosen])
+        best = certain[rows, sure]
+        is_sure = (best > -np.inf) & ((best >= values[rows, chosen]) | self["solved"][nodes])
         return np.where(is_sure, sure, chosen)
 
     def record(self, level: Level, kids: Ints, returns: Floats) -> None:
@@ -472,6 +483,16 @@ class SearchTree(Nodes):
         tree["root"][:] = numbers[tree["root"]]
         tree["score"][:] -= scores[tree["root"]]
         return tree
+
+
+def refuse_above(win: float, returns: Floats) -> None:
+    """Raise `InputError` if one of `returns` is higher than `win`."""
+    highest = returns.max(initial=-np.inf)
+    if highest > win + _EQUAL:
+        raise InputError(
+            f"a player can get a return of {highest:g}, but wins were taken to be proven by "
+            f"{win:g}: give win=, the highest return in this game"
+        )
 
 
 def resolved(kids: Ints, new: Ints) -> Ints:

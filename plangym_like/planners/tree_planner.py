@@ -13,20 +13,24 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.batch.layout import GameFacts
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import all_actions, index_of
 from plangym_like.planners.checkpoint import stored
-from plangym_like.planners.games import Rules, Starts, Turns
+from plangym_like.planners.games import Mask, Rules, Starts, Turns
 from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Kept, Planner, checked_limits, progress_bar
-from plangym_like.planners.search import Best, Progress, Search
-from plangym_like.planners.search_tree import SEEDS, SearchTree
-from plangym_like.results import BatchTransition
+from plangym_like.planners.search import Best, Played, Progress, Search
+from plangym_like.planners.search_tree import SEEDS, SearchTree, refuse_above
+from plangym_like.results import BatchInfo, BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
+
+# The most outcomes of an action in games whose rules have chance; two dice have 21.
+_OUTCOMES = 32
 
 
 @stored
@@ -62,20 +66,23 @@ class ClosedLoopOptions(TreeOptions, total=False):
 
     Attributes
     ----------
-    outcomes : int
-        The largest number of outcomes of an action that are distinguished; by default 1, which
-        means no chance nodes. If more are possible, samples of the others count as known outcomes.
+    outcomes : int, optional
+        The largest number of outcomes of an action that are distinguished; 1 means no chance nodes.
+        If more are possible, samples of the others count as known outcomes. The default is 32 in
+        games of several players whose rules have chance, such as OpenSpiel's backgammon, and
+        otherwise 1.
     widening : float
         After n visits, an action has at most ``ceil(n ** widening)`` samples of its outcome; by
         default, n.
-    win : float
-        In games of several players, the highest possible return, by default 1. A node is solved
-        when the player to move is certain of it.
+    win : float, optional
+        In games of several players, the highest possible return; by default that of the rules of
+        OpenSpiel's games, and otherwise 1. A node is solved when the player to move is certain of
+        it. A search that meets a higher one raises `InputError`.
     """
 
-    outcomes: int
+    outcomes: int | None
     widening: float
-    win: float
+    win: float | None
 
 
 class TreePlanner(Planner):
@@ -105,8 +112,8 @@ class TreePlanner(Planner):
     ``Plan.info`` holds, of the root: ``visits`` ``(A,)``, ``policy`` ``(A,)`` (the share of the
     visits, or the best action alone if its return is certain), ``values`` ``(A,)`` and ``value``
     (mean returns of the player to move), ``mask`` ``(A,)`` (legal actions), ``player``, ``solved``
-    (whether the returns are certain), ``length`` (the actions until the end, if it is solved) and
-    ``nodes``.
+    (whether `value` and the best action are certain), ``length`` (the actions until the end, if it
+    is solved) and ``nodes``.
     """
 
     _is_for_games = True
@@ -119,9 +126,9 @@ class TreePlanner(Planner):
         *,
         virtual_loss: float = 1.0,
         dt: int = 1,
-        outcomes: int = 1,
+        outcomes: int | None = None,
         widening: float = 1.0,
-        win: float = 1.0,
+        win: float | None = None,
         **rules: Unpack[Rules],
     ) -> None:
         super().__init__(env, **rules)
@@ -129,9 +136,13 @@ class TreePlanner(Planner):
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
         self.discount = as_number("discount", discount, 0.0, 1.0)
         self.virtual_loss = as_number("virtual_loss", virtual_loss, 0.0, 1.0)
-        self.outcomes = as_count("outcomes", outcomes)
+        game = env.layout.game or GameFacts(highest=1.0, has_chance=False)
+        several = env.layout.columns.get("rewards", ((1,), None))[0] != (1,)
+        self._has_dice = game.has_chance and several
+        usual = _OUTCOMES if self._has_dice else 1
+        self.outcomes = usual if outcomes is None else as_count("outcomes", outcomes)
         self.widening = as_number("widening", widening, 0.0, 1.0)
-        self.win = as_number("win", win, 0.0)
+        self.win = game.highest if win is None else as_number("win", win, 0.0)
 
     def plan_batch(
         self,
@@ -198,13 +209,11 @@ class TreePlanner(Planner):
         states, count = search.starts.states, len(search.starts.states)
         zeros = np.zeros(count, np.intp)
         best, tree = [Best()] * count, None
-        if kept is not None and kept.memory.tree.roots == count:
+        if kept is not None:
             old: SearchTree = kept.memory.tree
-            played = np.asarray(kept.action).reshape(count, *self.actions.shape[1:])
             roots = []
-            for root, action in enumerate(played):
-                child = self._child(kept, search, root, action)
-                best[root] = _rest(old, child, kept.memory.best[root])
+            for start, (root, child) in enumerate(self._nodes_kept(kept, search)):
+                best[start] = _rest(old, child, kept.memory.best[root])
                 # A plan needs a step, which a complete tree of one player would not take again.
                 is_over = child < 0 or old["ended"][child]
                 is_complete = old.players == 1 and old["closed"][child].all()
@@ -216,6 +225,7 @@ class TreePlanner(Planner):
                 for root, node in zip(new.tolist(), planted.tolist(), strict=True):
                     roots[root] = node
                 tree = old.below(*roots)
+                tree["state"][:count] = states[:, :width]  # chance may have other random numbers
         if tree is None:
             tree = self._new_tree(states, search.turns)
         elif (tree["closed"] & (tree["visits"] == 0)).any():
@@ -225,15 +235,50 @@ class TreePlanner(Planner):
         spent = zeros + search.spent().transitions // count
         return TreeMemory(tree, spent, zeros, best)
 
-    def _child(self, kept: Kept, search: Search, root: int, action: Any) -> int:
-        """Return the node to which an action of a root has led; -1 if it led to another state."""
-        old, state = kept.memory.tree, search.starts.states[root]
-        index = index_of(self.actions, action)
-        if index < 0:
-            return -1
-        (children,) = old.outcomes_of(np.array([root]), np.array([index]))
-        same = (children >= 0) & (old["state"][children] == state).all(axis=1)
-        return int(children[same.argmax()]) if same.any() else -1
+    def _nodes_after(self, kept: Kept) -> list[Ints]:
+        """Return the nodes that the actions that were played may have led to, for each root."""
+        tree: SearchTree = kept.memory.tree
+        found = [np.array([root]) for root in range(tree.roots)]
+        for actions in (kept.action, *kept.replies):
+            for root, action in enumerate(actions.reshape(tree.roots, *self.actions.shape[1:])):
+                nodes, index = found[root], index_of(self.actions, action)
+                outcomes = tree.outcomes_of(nodes, np.full(len(nodes), max(index, 0)))
+                found[root] = outcomes[(outcomes >= 0) & (index >= 0)]
+        return found
+
+    def _legal_after(self, kept: Kept) -> Mask | None:
+        """Return which actions are legal ``(R, A)``; those of unknown nodes are."""
+        tree: SearchTree = kept.memory.tree
+        if self.outcomes > 1:  # there may be others than those that are known
+            return None
+        legal = np.ones((tree.roots, tree.num_actions), bool)
+        for root, nodes in enumerate(self._nodes_after(kept)):
+            for node in nodes[~tree["ended"][nodes]]:
+                legal[root] = ~tree["closed"][node] | (tree["visits"][node] > 0)
+        return legal
+
+    def _nodes_kept(self, kept: Kept, search: Search) -> list[tuple[int, int]]:
+        """Return a root of the last tree, and a node below it, for each first state.
+
+        The node is where the actions that were played have led to that state; -1 if there is none.
+        Some of the last states may be missing, because their games have ended. With chance nodes,
+        it is the node of the outcome that was observed: states hold random generators.
+        """
+        old, starts = kept.memory.tree, search.starts
+        marks: list[Any] = [row.tobytes() for row in starts.states]
+        is_observed = self.outcomes > 1 and old.players > 1 and len(marks) == old.roots
+        if is_observed and starts.rewards is not None:
+            flags = np.zeros(len(marks), bool)
+            infos = BatchInfo(len(marks), {}) if starts.infos is None else starts.infos
+            states, obs, rewards = starts.states, starts.obs, starts.rewards
+            step = BatchTransition(states, obs, rewards, flags, flags, infos)
+            marks = list(enumerate(_outcome_keys(step).tolist()))
+        known: dict[Any, list[tuple[int, int]]] = {}
+        for root, nodes in enumerate(self._nodes_after(kept)):
+            for node in nodes[np.argsort(-old["passes"][nodes], kind="stable")].tolist():
+                for mark in (old["state"][node].tobytes(), (root, int(old["key"][node]))):
+                    known.setdefault(mark, []).append((root, node))
+        return [known[mark].pop(0) if known.get(mark) else (0, -1) for mark in marks]
 
     def _affordable(self, search: Search, memory: TreeMemory, cost: int) -> Ints:
         """Return the roots of the next descents ``(B,)``; each costs at most `cost` transitions.
@@ -315,6 +360,19 @@ class TreePlanner(Planner):
         if memory.tree.roots > 1:
             np.add.at(memory.spent, memory.tree["root"][nodes], 1 if steps is None else steps)
 
+    def _returns(self, tree: SearchTree, played: Played) -> Floats:
+        """Return the returns ``(n, P)`` of random play.
+
+        Raises
+        ------
+        InputError
+            In a game of several players, a return to the end is higher than `win`.
+        """
+        returns = played.returns(self.discount)
+        if tree.players > 1:
+            refuse_above(self.win, returns[played.ended])
+        return returns
+
     @staticmethod
     def _turns(search: Search, tree: SearchTree, nodes: Ints) -> Turns:
         """Return the turns of nodes that no descent has passed."""
@@ -324,6 +382,8 @@ class TreePlanner(Planner):
     def _close(self, memory: TreeMemory, paths: Any, new: Ints) -> None:
         """Solve nodes after a round of descents."""
         tree = memory.tree
+        if self._has_dice:  # with one outcome, the search knows what the dice will show
+            return
         if self.outcomes == 1 and tree["solved"][paths.ends(new)].any():
             tree.close(paths, new, self.discount, self.win if tree.players > 1 else np.inf)
 
@@ -392,12 +452,13 @@ class TreePlanner(Planner):
         visits, totals = tree["visits"][root].copy(), tree["total"][root].copy()
         values = np.divide(totals, visits, np.full(len(visits), np.nan), where=visits > 0)
         closed, (certain,) = tree["closed"][root], tree.certain(node)
-        chosen = int(tree.recommended(node)[0])
+        chosen, length = int(tree.recommended(node)[0]), None
         policy = visits / max(visits.sum(), 1)
         if certain[chosen] > -np.inf:
             policy = np.eye(len(visits))[chosen]
         if tree["solved"][root]:
             value = certain[chosen]
+            length = 1 + int(tree["length"][tree["child"][root, chosen]])
         else:
             value = max(totals.sum() / max(visits.sum(), 1), certain.max())
         return {
@@ -409,11 +470,10 @@ class TreePlanner(Planner):
             "mask": ~closed | (visits > 0),
             "player": int(tree["to_play"][root]),
             "solved": bool(tree["solved"][root]),
-            "length": int(tree["length"][root]) if tree["solved"][root] else None,
+            "length": length,
         }
 
-    @staticmethod
-    def _lines(tree: SearchTree) -> list[tuple[Ints, Floats, Ints, bool]]:
+    def _lines(self, tree: SearchTree) -> list[tuple[Ints, Floats, Ints, bool]]:
         """Return the recommended line of play of each root: actions, rewards, seeds and its end."""
         at = np.arange(tree.roots)
         paths: list[list[int]] = [[] for _ in at]
@@ -456,15 +516,19 @@ def spread(values: Floats, movers: Ints, players: int) -> Floats:
 
 
 def _rest(old: SearchTree, child: int, best: Best) -> Best:
-    """Return the best plan after its first step, if that has led to the node `child`."""
+    """Return the rest of the best plan after the node `child`, if it leads through that node."""
     if best.found is None or child < 0:
         return Best()
-    actions, rewards, seeds = best.found
-    leads_there = (actions[0], seeds[0]) == (old["action"][child], old["seed"][child])
-    if not leads_there or len(actions) == 1:
+    actions, _, seeds = best.found
+    path = old.path(child)
+    done = len(path)
+    leads_there = np.array_equal(actions[:done], old["action"][path]) and np.array_equal(
+        seeds[:done], old["seed"][path]
+    )
+    if not leads_there or len(actions) == done:
         return Best()
-    rest = actions[1:], rewards[1:], seeds[1:]
-    return Best(math.fsum(rewards[1:]), best.ended, rest)
+    rest = tuple(part[done:] for part in best.found)
+    return Best(math.fsum(rest[1]), best.ended, rest)
 
 
 def _outcome_keys(step: BatchTransition) -> NDArray[np.int64]:

@@ -136,7 +136,7 @@ class UCT(TreePlanner):
             played = search.play_out(self.actions, plans[new], states, turns, self.dt, seeds=first)
             self._charge(memory, nodes[new], played.lengths)
             plans[new], rewards[new], steps[new] = played.actions, played.rewards, played.lengths
-            ended[new], values[new] = played.ended, played.returns(self.discount)
+            ended[new], values[new] = played.ended, self._returns(tree, played)
         totals = np.where(complete, scores + rewards.sum(axis=1), -np.inf)
         for row in self._improved(memory, nodes, totals).tolist():
             node, rest = nodes[row], (part[row, : steps[row]] for part in (plans, rewards, seeds))

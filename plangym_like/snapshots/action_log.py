@@ -79,6 +79,8 @@ class ActionLogFormat:
     ----------
     action_nbytes : int
         The size in bytes of an action's entry (for a `Box`, of a float64 action); 0 if it varies.
+    number : type, optional
+        The type of actions that are single numbers of the space.
 
     Examples
     --------
@@ -92,17 +94,26 @@ class ActionLogFormat:
         leaves = spaces.leaves(action_space) if spaces.is_leaf(action_space) else None
         self._usual = leaves is not None
         self.action_nbytes = 0
+        self.number: type[np.generic] | None = None
         self._entries: dict[Any, bytes] = {}
         if leaves is not None:
             self._shape, self._dtype = leaves[0]
             # The spaces' own samples of shape () are arrays in a `Box`, and numbers elsewhere.
             self._arrays = bool(self._shape) or isinstance(action_space, gymnasium.spaces.Box)
+            if not self._arrays:
+                self.number = self._dtype.type
             self._packed = _narrowest(action_space, self._dtype)
             self._is_narrowed = self._packed != self._dtype
             self._width = int(np.prod(self._shape)) * self._packed.itemsize
             self.action_nbytes = 1 + self._width
             if isinstance(action_space, gymnasium.spaces.Box):
                 self.action_nbytes = 2 + 8 * int(np.prod(self._shape))
+
+    def entry(self, event: Start | np.generic | bytes) -> bytes:
+        """Return the entry for a reset or for an action of type `number`, or an entry itself."""
+        if type(event) is bytes:
+            return event
+        return self.start(event) if type(event) is Start else self.action(event)[0]
 
     def start(self, start: Start) -> bytes:
         """Return the entry for a reset.

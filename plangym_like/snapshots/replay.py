@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from plangym_like.batch.simulator import as_reset, as_step
+from plangym_like.batch.simulator import as_reset
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import (
@@ -46,7 +46,7 @@ from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
-_REWARD_AND_FLAGS = struct.Struct("=d??")
+_PACK = struct.Struct("=d??").pack
 # The most bytes of observations that a copy keeps until its digest is needed.
 _MOST_UNREAD_NBYTES = 2**18
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
@@ -64,6 +64,7 @@ class CachedCopy:
     Parameters
     ----------
     env : gymnasium.Env
+    logs : ActionLogFormat
     reached : (bytes, bytes)
         The action log that led to the current state, and a digest of all observations, rewards and
         flags on the way. The digest shows whether two replays of a log gave the same results.
@@ -78,6 +79,8 @@ class CachedCopy:
     ----------
     is_saved : bool
         Whether a row may hold a state of this copy's episode.
+    dtype : numpy.dtype, optional
+        The dtype of the episode's first observation, if it is an array without objects.
     imager : object, optional
         Takes images of the copy, if its family has them; it is made when it is first needed.
     has_tried : bool
@@ -88,41 +91,45 @@ class CachedCopy:
 
     __slots__ = (
         *("_path", "alive", "changed", "env", "is_saved", "last_used"),
-        *("has_tried", "image", "imager"),
+        *("dtype", "has_tried", "image", "imager", "logs"),
     )
+    # The log and the digest, and what has happened since they were last read: for the reset and
+    # each step, what `ActionLogFormat.entry` takes, the observation, and the reward and flags.
+    _path: tuple[bytes, bytes, list[tuple[Any, bytes, bytes]]]
 
     def __init__(
         self,
         env: _Env,
+        logs: ActionLogFormat,
         reached: tuple[bytes, bytes] = (b"", b""),
         *,
         last_used: int = 0,
         alive: bool = True,
         changed: set[tuple[int, str]] | None = None,
     ) -> None:
-        self.env, self.last_used, self.alive = env, last_used, alive
+        self.env, self.logs, self.last_used, self.alive = env, logs, last_used, alive
         self.changed = set() if changed is None else changed
         self.is_saved = self.has_tried = False
         self.imager: Any = None
         self.image: Any = None
+        self.dtype: np.dtype[Any] | None = None
         self.reached = reached
 
     @property
     def reached(self) -> tuple[bytes, bytes]:
         """The log and the digest."""
-        log, trace_digest, steps = self._path
-        if steps:
-            for _, seen in steps:
-                trace_digest = _digest(trace_digest, seen)
-            log += b"".join([entry for entry, _ in steps])
+        log, trace_digest, unread = self._path
+        if unread:
+            for _, obs, others in unread:
+                trace_digest = _digest(trace_digest, obs + others)
+            log += b"".join([self.logs.entry(event) for event, *_ in unread])
             self.reached = log, trace_digest
         return log, trace_digest
 
     @reached.setter
     def reached(self, reached: tuple[bytes, bytes]) -> None:
-        # Assigned together with the steps, so that no interrupt comes between them.
-        steps: list[tuple[bytes, bytes]] = []
-        self._path = *reached, steps
+        # Assigned together with the list, so that no interrupt comes between them.
+        self._path = *reached, []
 
     @property
     def log(self) -> bytes:
@@ -140,11 +147,26 @@ class CachedCopy:
         log, trace_digest = self.reached
         self.reached = log + entry, trace_digest
 
-    def append_step(self, entry: bytes, seen: bytes) -> None:
-        """Append the log entry of a step, and what was seen; both are needed when a row is made."""
-        steps = self._path[2]
-        steps.append((entry, seen))
-        if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
+    def begin(self, event: Start | bytes, obs: Any) -> None:
+        """Note how the episode has begun, and its first observation."""
+        if type(obs) is np.ndarray and not obs.dtype.hasobject:
+            self.dtype = obs.dtype
+        self._path = b"", b"", [(event, _seen(obs), b"")]
+
+    def note(self, event: Any, result: tuple[Any, Any, Any, Any, Any]) -> None:
+        """Note a step, which is `event` to `ActionLogFormat.entry`, and its result."""
+        obs, reward, terminated, truncated, _ = result
+        if type(obs) is np.ndarray and obs.dtype is self.dtype:
+            seen = obs.tobytes()
+        else:
+            seen = _seen(obs)
+        try:
+            others = _PACK(reward, terminated, truncated)
+        except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
+            others = _encoded((reward, terminated, truncated))
+        unread = self._path[2]
+        unread.append((event, seen, others))
+        if len(unread) * (len(seen) + len(others)) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
 
@@ -265,10 +287,10 @@ class ReplayCache:
         SnapshotError
             The options are not plain data.
         """
-        log = self._logs.start(start)
+        event = start if start.options is None else self._logs.start(start)
         self._restores += 1
         env = self._new_env(unneeded)
-        cached = CachedCopy(env, last_used=self._restores)
+        cached = CachedCopy(env, self._logs, last_used=self._restores)
         try:
             base = innermost(env)
             # A copy that is used again has this generator; it takes long to make a new one.
@@ -282,7 +304,7 @@ class ReplayCache:
         except BaseException:
             close_copy(env)
             raise
-        cached.reached = log, _digest(b"", _seen(obs))
+        cached.begin(event, obs)
         self._copies.append(cached)
         return cached, obs, info
 
@@ -328,9 +350,11 @@ class ReplayCache:
                 raise StateFormatError("the action log in a state row does not begin with a reset")
             best, _, _ = self.begin(start[1])
             self.keep(best)
-        if len(best.log) < len(log):
+        reached = best.reached
+        if len(reached[0]) < len(log):
             self._replay(best, log)
-        if best.trace_digest != trace_digest:
+            reached = best.reached
+        if reached[1] != trace_digest:
             self.discard(best)
             raise SnapshotError(
                 f"{qualified_name(type(innermost(best.env)))} did not repeat itself: its states "
@@ -385,12 +409,12 @@ class ReplayCache:
         """
         if self._make_imager is None:
             return True
-        actions, start, ends = list(actions), cached.reached, []
+        start, ends = cached.reached, []
+        log = start[0] + b"".join([self._logs.action(action)[0] for action in actions])
         self.keep(cached)
         for _ in range(2):
             cached = self.restore(*start)
-            for action in actions:
-                self.step(cached, action)
+            self._replay(cached, log)
             ends.append(cached.trace_digest)
         if ends[0] == ends[1]:
             return True
@@ -402,21 +426,6 @@ class ReplayCache:
         """From now on, only replay `cached`, because its memory has outgrown its images."""
         cached.imager = None
         self._images.drop(cached)
-
-    def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step `cached`, and return the result; discard the copy if the step raises an error."""
-        # A copy: the environment may keep the action, and the caller may change it later.
-        entry, own = self._logs.action(action)
-        cached.image = None
-        try:
-            result: Any = cached.env.step(own)
-            if type(result) is not tuple or len(result) != 5:
-                result = as_step(result)
-            cached.append_step(entry, _seen(*result[:4]))
-        except BaseException:
-            self.discard(cached)
-            raise
-        return result  # type: ignore[no-any-return]
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
         """Restart the generators of `cached` from `seed`; discard the copy if this raises."""
@@ -466,25 +475,23 @@ class ReplayCache:
 
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
         """Step `cached` through the entries of `log` that its own log does not have yet."""
-        env: Any = cached.env
-        trace_digest, steps = cached.trace_digest, 0
+        env, begun, steps = cached.env, len(cached.log), 0
         try:
-            for tag, value, end in self._logs.entries(log, len(cached.log)):
-                cached.image = None
+            for tag, value, end in self._logs.entries(log, begun):
+                cached.image, entry, begun = None, log[begun:end], end
                 if tag == RESEED:
                     _reseed(env, value)
+                    cached.append(entry)
                 elif tag == CHANGE:
                     setattr(links(env)[value.link], value.name, value.value)
                     cached.changed.add(value[:2])
+                    cached.append(entry)
                 else:
-                    result = env.step(value)
-                    trace_digest = _digest(trace_digest, _seen(*result[:4]))
+                    cached.note(entry, env.step(value))
                     self.replayed += 1
                     steps += 1
                     if self._make_imager is not None and steps % _STEPS_BETWEEN_IMAGES == 0:
-                        cached.reached = log[:end], trace_digest
                         self.keep(cached)
-            cached.reached = log, trace_digest
         except BaseException:
             self.discard(cached)
             raise
@@ -536,18 +543,11 @@ def _reseed(env: _Env, seed: int) -> None:
     restart_generators(held, [base._np_random, *links(env)], seed)
 
 
-def _seen(obs: Any, *others: Any) -> bytes:
-    """Return an observation, and the reward and flags of a step, as bytes."""
+def _seen(obs: Any) -> bytes:
+    """Return an observation as bytes."""
     if isinstance(obs, np.ndarray) and not obs.dtype.hasobject:
-        content = obs.tobytes()
-    else:
-        content = _encoded(obs)
-    if not others:
-        return content
-    try:
-        return content + _REWARD_AND_FLAGS.pack(*others)
-    except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
-        return content + _encoded(others)
+        return obs.tobytes()
+    return _encoded(obs)
 
 
 def _digest(before: bytes, seen: bytes) -> bytes:

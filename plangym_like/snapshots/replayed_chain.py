@@ -25,9 +25,10 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from plangym_like.batch.simulator import as_step
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.action_log import Change, Start
+from plangym_like.snapshots.action_log import ActionLogFormat, Change, Start
 from plangym_like.snapshots.chain_state import WrapperValues
 from plangym_like.snapshots.chains import ATOMS, CONSTANT, innermost, links
 from plangym_like.snapshots.configuration import is_ordinary, kind_of
@@ -67,6 +68,7 @@ class ReplayedChain(Forwarding):
     ----------
     env : gymnasium.Env
         The first copy of the chain. It must not have been reset.
+    logs : ActionLogFormat
 
     Attributes
     ----------
@@ -77,11 +79,11 @@ class ReplayedChain(Forwarding):
         has random generators that no row holds; an unseeded reset then draws a seed.
     """
 
-    def __init__(self, env: _Env) -> None:
+    def __init__(self, env: _Env, logs: ActionLogFormat) -> None:
         super().__init__(env)
         self.cache: ReplayCache
         self.seeds_only = False
-        self._first = self._current = CachedCopy(env, alive=False)
+        self._first = self._current = CachedCopy(env, logs, alive=False)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "env" not in self.__dict__:
@@ -130,15 +132,11 @@ class ReplayedChain(Forwarding):
         return self.env.spec
 
     @property
-    def log(self) -> bytes:
-        """The action log that led to the current state; it may be written into a row."""
-        self._current.is_saved = True
-        return self._current.log
-
-    @property
-    def trace_digest(self) -> bytes:
-        """The digest of all observations, rewards and flags on the way to the current state."""
-        return self._current.trace_digest
+    def log_and_digest(self) -> tuple[bytes, bytes]:
+        """`CachedCopy.reached` of the current state; it may be written into a row."""
+        current = self._current
+        current.is_saved = True
+        return current.reached
 
     def keep(self) -> None:
         """Note that the current state is saved, and may be restored soon."""
@@ -157,14 +155,14 @@ class ReplayedChain(Forwarding):
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
         """Restore the state that `log` leads to; the replay must give `trace_digest` again."""
-        if self._current.alive and self._current.reached == (log, trace_digest):
-            return
         before = self._current.reached
+        if self._current.alive and before == (log, trace_digest):
+            return
         try:
             self._show(self.cache.restore(log, trace_digest))
         except BaseException:
             # The restore may have stepped the copy that was current.
-            self._current = CachedCopy(self.env, before, alive=False)
+            self._current = CachedCopy(self.env, self._first.logs, before, alive=False)
             raise
 
     def reset(
@@ -197,7 +195,21 @@ class ReplayedChain(Forwarding):
         own = self.__dict__
         if not own["_current"].alive:
             self._ensure_copy()
-        return own["cache"].step(own["_current"], action)  # type: ignore[no-any-return]
+        current = own["_current"]
+        event, logs = action, current.logs
+        if type(action) is not logs.number:
+            # A copy: the environment may keep the action, and the caller may change it later.
+            event, action = logs.action(action)
+        current.image = None
+        try:
+            result = current.env.step(action)
+            if type(result) is not tuple or len(result) != 5:
+                result = as_step(result)
+            current.note(event, result)
+        except BaseException:
+            own["cache"].discard(current)
+            raise
+        return result  # type: ignore[no-any-return]
 
     def reseed(self, seed: int) -> None:
         """Replace the random generators of the current copy with generators made from `seed`."""
@@ -218,7 +230,8 @@ class ReplayedChain(Forwarding):
     def forget(self) -> None:
         """Close all copies, so that the next restore replays its whole log."""
         reached, changed = self._current.reached, self._current.changed
-        self._show(CachedCopy(self._first.env, reached, alive=False, changed=changed))
+        first = self._first
+        self._show(CachedCopy(first.env, first.logs, reached, alive=False, changed=changed))
         self.cache.clear()
 
     def render(self) -> Any:
@@ -237,8 +250,8 @@ class ReplayedChain(Forwarding):
             self._show(self.cache.restore(self._current.log, self._current.trace_digest))
 
     def _show(self, cached: CachedCopy) -> None:
-        self._current = cached
-        self.env = cached.env
+        # Assigned together, so that no interrupt comes between them.
+        self.__dict__.update(_current=cached, env=cached.env)
 
 
 # From one episode to the next

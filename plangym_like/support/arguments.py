@@ -17,7 +17,7 @@ from plangym_like.errors import InputError
 
 # Python's message about an unknown keyword argument, or about a class without a constructor.
 _UNEXPECTED = re.compile(
-    r"([\w<>]+)(?:\.__init__)?\(\) "
+    r"([\w<>-]+)(?:\.__init__)?\(\) "
     r"(?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
 # The options of `make` -> what to do if an environment class or function has no such option.

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.mujoco.batch import Recording, simulate
+from plangym_like.envs.mujoco.batch import Frames, Recording, simulate
 from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.envs.mujoco.physics import INTEGRATION
 from plangym_like.vector.kernel_lanes import LaneKernel, is_bare, shows_its_base, time_limit
@@ -82,8 +82,10 @@ class RobotLaneKernel(LaneKernel):
         found = out if lanes is None else StepArrays(*(array[rows] for array in out))
         found.truncated[...] = [_count_step(self._limits[lane]) for lane in chosen]
         numbers = self._record.numbers[rows]
-        rewards, ended, infos = self._recording.compute_rewards(numbers, actions[:, None])
-        self._recording.observe(numbers[:, 1], found.obs)
+        look = self._recording.look
+        frames = Frames(look(numbers[:, :1]), look(numbers[:, 1:]), actions[:, None])
+        rewards, ended, infos = self._recording.compute_rewards(frames)
+        self._recording.robot.observe(look(numbers[:, 1]), found.obs)
         found.rewards[...] = rewards[:, 0]
         found.terminated[...] = ended if isinstance(ended, bool) else ended[:, 0]
         if lanes is not None:

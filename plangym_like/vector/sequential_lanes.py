@@ -110,7 +110,9 @@ class SequentialLanes(Lanes):
                         is_reset = True
                         value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
-                if type(info) is dict and _CONSTANTS.issuperset(map(type, info.values())):
+                if type(info) is dict and (
+                    not info or _CONSTANTS.issuperset(map(type, info.values()))
+                ):
                     infos[lane] = info.copy()
                 else:
                     infos[lane] = owned_info(info)
@@ -135,15 +137,16 @@ class SequentialLanes(Lanes):
         """Raise `ActionError` if an action is outside its space; lanes that are reset need none."""
         assert self._choices is not None
         first, count = self._choices
+        are_whole = actions.dtype.kind in "iu"
+        if are_whole and len(actions) <= _FEW:
+            chosen = actions.tolist()  # usually valid also for lanes that are reset
+            if min(chosen) >= first and max(chosen) < first + count:
+                return
         if ended is not None:
             lanes = [lane for lane in lanes if not ended[lane]]
         if len(lanes) < self.num_lanes:
             actions = actions[lanes]
-        if actions.dtype.kind in "iu":
-            if len(actions) <= _FEW:
-                chosen = actions.tolist()
-                if not chosen or (min(chosen) >= first and max(chosen) < first + count):
-                    return
+        if are_whole:
             # Viewed as unsigned numbers, negative offsets are large.
             offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
             if not np.count_nonzero(offsets >= count):

@@ -50,6 +50,16 @@ def test_every_planner_has_a_name() -> None:
     assert kebab("MuZeroSearch") == "mu-zero-search"
 
 
+def test_a_plan_for_a_game_shows_the_moves(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspiel")
+    game = ["plan", "openspiel/nim(pile_sizes=1;2)", "--budget", "2000"]
+    found = told(capsys, *game)
+    assert found["planner"] == "uct" and len(found["game"].pop("moves")) == 2
+    assert found["game"] == {"player": 0, "value": 1.0, "solved": True, "length": 2}
+    main(game)
+    assert "for player 0, solved: the game ends after 2 moves; " in capsys.readouterr().out
+
+
 def test_a_plan_is_found_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "some" / "where"
     arguments = ["plan", "CartPole-v1", *QUICK, "--seed", "3", "--out", str(out)]

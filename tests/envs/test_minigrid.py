@@ -101,7 +101,7 @@ def test_another_simulator_restores_the_same_objects(name: str) -> None:
         restore(other, row)
         assert saved(other).tobytes() == row.tobytes()
         # The whole graph of objects, whatever has changed since the episode began.
-        assert Episode.of(other.base).data == Episode.of(sim.base).data
+        assert Episode(other.base).data == Episode(sim.base).data
         assert repr(other.base.agent_pos) == repr(sim.base.agent_pos)
 
 

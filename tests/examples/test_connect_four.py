@@ -110,9 +110,9 @@ def test_training_continues_from_a_checkpoint_as_if_it_had_not_ended(
     args = SimpleNamespace(seed=0, bfloat16=False, games=2, simulations=4)
 
     def play_and_train(training: Any) -> None:
-        planner = PUCT(env, training.network.evaluate, noise=0.25, alpha=1.0)
+        planner = PUCT(env, training.average.module.evaluate, noise=0.25, alpha=1.0)
         training.moves.extend(example.self_play(planner, args, training.rng))
-        example.train(training.network, training.optimizer, training.moves, 2, training.rng)
+        example.train(training, 2)
 
     with plangym_like.make(example.ConnectFour) as env:
         once, again = example.Training(args), example.Training(args)
@@ -121,5 +121,5 @@ def test_training_continues_from_a_checkpoint_as_if_it_had_not_ended(
         again.load(tmp_path / "c4.pt")
         play_and_train(once)
         play_and_train(again)
-    weights = (each.network.state_dict().values() for each in (once, again))
+    weights = (each.average.state_dict().values() for each in (once, again))
     assert all(one.equal(other) for one, other in zip(*weights, strict=True))

@@ -94,11 +94,12 @@ def test_mppi_swings_the_pendulum_up(tmp_path: Path) -> None:
     assert number("the last reward:", printed) > -0.1
 
 
-def test_a_humanoid_stands(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "plans"), first_of([("0.81", "8"), ("10.02", "64")]))
+def test_a_humanoid_stands(tmp_path: Path, seconds: str, plans: str) -> None:
     pytest.importorskip("mujoco")
     # Without control it has fallen after 0.66 s, and with random controls after 0.6 s or sooner.
-    printed = output_of(tmp_path, "humanoid.py", "--seconds", "0.81", "--plans", "8")
-    assert number("seconds:", printed) == 0.81 and "it stands" in printed
+    printed = output_of(tmp_path, "humanoid.py", "--seconds", seconds, "--plans", plans)
+    assert number("seconds:", printed) == float(seconds) and "it stands" in printed
 
 
 @pytest.mark.full

@@ -25,7 +25,6 @@ def _learn(directory: Path, name: str, *arguments: str) -> subprocess.CompletedP
         ("a2c", ["--enough", "300"], 195),
         ("dqn", ["--enough", "300"], 195),
         ("reinforce", ["--enough", "250"], 195),
-        ("alphazero", ["--enough", "200", "--goal", "150"], 150),
     ],
 )
 def test_it_keeps_the_pole_up(tmp_path: Path, name: str, arguments: list[str], goal: int) -> None:
@@ -45,7 +44,6 @@ def test_it_keeps_the_pole_up(tmp_path: Path, name: str, arguments: list[str], g
             ("reinforce", ["--seconds", "0.1", "--processes", "0"], 195),
             ("a2c", ["--seconds", "0", "--goal", "501"], 501),
             ("dqn", ["--seconds", "0.1"], 195),
-            ("alphazero", ["--seconds", "0.1", "--goal", "501"], 501),
         ]
     ),
 )
@@ -98,7 +96,7 @@ def test_a_checkpoint_has_a_name_of_its_own_in_a_folder(
     ("script", "env", "words"),
     first_of(
         [
-            ("alphazero.py", "Pendulum-v1", "actions must be discrete"),
+            ("dqn.py", "Pendulum-v1", "actions must be discrete"),
             ("a2c.py", "FrozenLake-v1", "observations must be vectors"),
             ("dqn.py", "CartPoll-v1", "Did you mean: `CartPole`"),
             ("reinforce.py", "no_module:Foo-v0", "No module named 'no_module'"),

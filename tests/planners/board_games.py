@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -180,30 +180,35 @@ class Nim(gymnasium.Env[Any, Any]):
         return self._observe(), float(ended), ended, False, {"to_play": self.player}
 
 
-class Pig(gymnasium.Env[Any, Any]):
-    """Roll a die of three sides (a 1 ends the turn with nothing) or keep the sum; 6 points win."""
+class Script(gymnasium.Env[Any, Any]):
+    """Two players move in turn; `ends` has all games, and the reward of who moves last."""
 
-    action_space = spaces.Discrete(2)
-    observation_space = spaces.Box(0, 9, (4,), np.int64)
-    state_attributes = (("points", np.int64, (4,)),)  # of both players, of the turn, who moves
-    goal, sides = 6, 3
+    action_space = spaces.Discrete(9)
+    observation_space = spaces.Discrete(1)
+    state_attributes = ("moves",)
+    ends: ClassVar[dict[str, float]]
+
+    def _info(self) -> dict[str, Any]:
+        place = len(self.moves)
+        legal = [int(key[place]) for key in self.ends if key[:-1].startswith(self.moves)]
+        return {"action_mask": np.isin(np.arange(9), legal), "to_play": place % 2}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.points = np.zeros(4, np.int64)
-        return self.points.copy(), {"to_play": 0}
+        self.moves = ""
+        return 0, self._info()
 
     def step(self, action: Any) -> Any:
-        points, player = self.points.copy(), int(self.points[3])
-        rolled = 0 if action else int(self.np_random.integers(self.sides)) + 1
-        if rolled > 1:
-            points[2] += rolled
-        else:
-            points[player] += points[2] * (rolled == 0)
-            points[2], points[3] = 0, 1 - player
-        self.points = points
-        won = bool(points[player] >= self.goal)
-        return points.copy(), float(won), won, False, {"to_play": int(points[3])}
+        self.moves += str(action)
+        return 0, self.ends.get(self.moves, 0.0), self.moves in self.ends, False, self._info()
+
+
+class Late(Script):
+    """The move 0 wins after 7 moves, and 1 after 3, unless the reply is 0, which wins late."""
+
+    ends: ClassVar = {"0" * 7: 1.0, "1" + "0" * 13: 1.0} | {
+        f"1{reply}0": 1.0 for reply in range(1, 9)
+    }
 
 
 class Thirds(gymnasium.Env[Any, Any]):

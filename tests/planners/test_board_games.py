@@ -14,15 +14,16 @@ from board_games import (
     FastConnectFour,
     FastTicTacToe,
     FiveByFour,
+    Late,
     Lines,
     Nim,
-    Pig,
     SilentCorridor,
     SixByFour,
     Thirds,
     TicTacToe,
     rules,
 )
+from gymnasium import spaces
 from usual import first_of
 
 import plangym_like
@@ -154,46 +155,32 @@ def test_many_searches_together_are_the_same_as_one_by_one(positions: Any) -> No
             np.testing.assert_equal(alone.info[name], together[row].info[name])
 
 
-def test_subtrees_of_many_searches_are_kept() -> None:
+def test_every_move_may_be_told_to_the_next_search() -> None:
     with plangym_like.make(TicTacToe) as env:
-        starts = [env.reset(seed=0), _after(env, [4]), _after(env, [0, 4])]
         planner = UCT(env, rollout=9)
-        plans = planner.plan_batch(starts, budget=400, seed=0)
-        actions = [8, 0, 1]
-        after = [env.step(move, start.state) for move, start in zip(actions, starts, strict=True)]
-        planner.advance([8, 0, 2])  # the last one is another action
-        following = planner.plan_batch(after, budget=40, seed=0)
-        for old, new, action in zip(plans[:2], following, actions, strict=False):
-            assert new.info["visits"].sum() > old.info["visits"][action] / 2
-            assert new.info["player"] == 1 - old.info["player"]
-        assert following[2].info["visits"].sum() <= 40
-
-
-def test_advance_takes_actions_that_could_be_played() -> None:
-    with plangym_like.make(TicTacToe) as env:
-        starts = [_after(env, [4]), _after(env, [0, 4])]
-        planner = UCT(env, rollout=9)
-        first, _ = planner.plan_batch(starts, budget=400, seed=0)
+        with pytest.raises(InputError, match="call plan first"):
+            planner.advance(0)
+        planner.plan(_after(env, []), budget=4_000, seed=0)
+        planner.advance(4)
+        for wrong in (4, 9):
+            with pytest.raises(InputError, match=f"action {wrong} is not"):
+                planner.advance(wrong)
+        planner.advance(0)
+        assert planner.plan(_after(env, [4, 0]), budget=10, seed=0).info["nodes"] > 20
+        # The second game ends, and the last one is played otherwise.
+        starts = [_after(env, []), _after(env, [0, 3, 1, 4]), _after(env, [4]), _after(env, [0])]
+        planner.plan_batch(starts, budget=400, seed=0)
         for actions, words in (
-            ([0], "one action for each of the 2 states of plan_batch, got 1"),
-            ([0, 9], "9"),
-            (["a", 0], "a"),
-            ([0, 4], "action 4 is not legal in state 1"),
+            ([0], "one action for each of the 4 states of plan_batch, got 1"),
+            ([4, 2, 0, 9], "9"),
+            ([4, 2, 0, 0], "action 0 is not legal in state 3"),
         ):
             with pytest.raises(InputError, match=words):
                 planner.advance(actions)
-        planner.advance([0, 8])  # nothing was lost
-        after = [env.step(move, one.state) for move, one in zip((0, 8), starts, strict=True)]
-        kept = planner.plan_batch(after, budget=40, seed=0)[0].info["visits"].sum()
-        assert kept > first.info["visits"][0] / 2
-        planner.plan(starts[0], budget=40, seed=0)
-        with pytest.raises(InputError, match="action 4 is not legal in state 0"):
-            planner.advance(4)
-    with plangym_like.make("CartPole-v1") as env:
-        planner = UCT(env)
-        planner.plan(env.reset(seed=0), budget=40)
-        with pytest.raises(InputError, match="action"):
-            planner.advance(2)
+        planner.advance([4, 2, 0, 1])
+        left = [_after(env, moves) for moves in ([4], [4, 0], [0, 2])]
+        plans = planner.plan_batch(left, budget=10, seed=0)
+        assert [plan.info["nodes"] > 2 for plan in plans] == [True, True, False]
 
 
 @pytest.mark.parametrize("heaps", [(1, 2, 3), (1, 2, 2), (0, 2, 3)])
@@ -209,9 +196,49 @@ def test_nim_is_solved(heaps: tuple[int, ...], maker: Any) -> None:
         left[heap] -= number + 1
         if is_won:
             assert functools.reduce(lambda a, b: a ^ b, left.tolist()) == 0
-        # The line of play ends the game after as many moves as was said.
         assert plan.ended and len(plan) == plan.info["length"]
         assert plan.replay(env) == plan.score
+
+
+MAKERS = [functools.partial(UCT, rollout=20), functools.partial(PUCT, rollout=20)]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("discount", [1.0, 0.7])
+def test_what_is_solved_is_the_best_value_and_the_move_that_has_it(
+    maker: Any, discount: float
+) -> None:
+    with plangym_like.make(Late) as env:
+        plan = maker(env, discount=discount).plan(env.reset(), budget=3_000, seed=0)
+        assert plan.info["solved"] and plan.info["value"] == pytest.approx(discount**6)
+        assert plan.next_action == 0 and plan.info["length"] == len(plan) == 7
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_returns_above_the_one_that_proves_a_win(maker: Any) -> None:
+    words = "a return of 1, but .* proven by 0.5: give win="
+    with plangym_like.make(Late) as env, pytest.raises(InputError, match=words):
+        maker(env, win=0.5).plan(env.reset(), budget=2_000, seed=0)
+    pytest.importorskip("pyspiel")
+    board = {"num_rows": 1, "num_cols": 3, "utility_margin": True}
+    with plangym_like.make("openspiel/dots_and_boxes", **board) as env:
+        plan = maker(env).plan(_after(env, [6, 9, 5, 4, 3]), budget=6_000, seed=1)
+        assert plan.next_action == 1 and plan.info["value"] == 3.0 and plan.info["solved"]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_dice_of_the_rules_are_not_known_before_they_fall(maker: Any) -> None:
+    pytest.importorskip("pyspiel")
+    with plangym_like.make("openspiel/pig", winscore=3) as env:
+        start, planner = env.reset(seed=3), maker(env)
+        plan = planner.plan(start, budget=10_000, seed=0)
+        assert plan.info["value"] == pytest.approx(0.674, abs=0.05) and not plan.info["solved"]
+        assert plan.next_action == 0, "there is nothing to keep yet"
+        planner.advance(0)  # a 1 falls, so it is the other player's turn
+        after = planner.plan(env.step(0, start.state), budget=100, seed=0)
+        assert after.info["player"] == 1 and after.info["nodes"] > 30
+        assert not maker(env, outcomes=1).plan(start, budget=10_000, seed=0).info["solved"]
+        assert play(OpenLoopMCTS(env), 9, start, budget=300, seed=0).ended
 
 
 THREE = [[3, 3, 2, 2]]
@@ -284,36 +311,6 @@ def test_three_players_maximise_their_own_rewards(maker: Any, moves: list[int]) 
         assert plan.info["value"] == _thirds(int(root.obs[0]), player)[player]
 
 
-def _pig_value() -> Any:
-    """Return how likely the player to move wins, ``[own, other, turn]``, by iteration."""
-    goal, sides = Pig.goal, Pig.sides
-    wins = np.full((goal, goal, goal + 1), 0.5)
-    for _ in range(40):
-        for own, other, turn in np.ndindex(*wins.shape):
-            held = 1.0 if own + turn >= goal else 1 - wins[other, own + turn, 0]
-            rolls = [1 - wins[other, own, 0]]
-            rolls += [wins[own, other, min(turn + eye, goal)] for eye in range(2, sides + 1)]
-            wins[own, other, turn] = max(held, np.mean(rolls))
-    return wins
-
-
-@pytest.mark.parametrize(
-    "maker",
-    [
-        functools.partial(UCT, rollout=20, outcomes=4, explore=0.5),
-        functools.partial(PUCT, rollout=20, outcomes=4),
-    ],
-)
-def test_a_game_of_chance_has_the_expected_value(maker: Any) -> None:
-    wins = _pig_value()
-    with plangym_like.make(Pig) as env:
-        root = env.reset(seed=0)
-        plan = maker(env).plan(root, budget=6_000, seed=0)
-        assert plan.info["value"] == pytest.approx(2 * wins[0, 0, 0] - 1, abs=0.15)
-        assert plan.next_action == 0, "there is nothing to keep yet"
-        assert not plan.info["solved"]
-
-
 # Legal actions for all planners
 
 
@@ -350,15 +347,11 @@ def test_every_planner_takes_legal_actions_only(maker: Any, told_by: str) -> Non
         assert play(maker(env, **options), 2, start, budget=300, seed=0).replay(env) == 0.0
 
 
-def test_rows_say_nothing_of_players() -> None:
-    with plangym_like.make(TicTacToe) as env:
-        env.reset(seed=0)
-        after = env.step_batch([4], env.get_state()).states[0]
-        with pytest.raises(InputError, match="not known who moves in the first state"):
-            UCT(env).plan(after, budget=1_000)
-        # The rows of the last result are known.
-        step = env.step(4, env.get_state())
-        assert UCT(env).plan(step.state, budget=1_000, seed=0).info["player"] == 1
+def test_random_shooting_maximises_the_score_of_games() -> None:
+    with plangym_like.make(Corridor) as env:
+        planner = planners.RandomShooting(env, discount=0.9)
+        with pytest.raises(InputError, match="takes no discount"):
+            planner.plan(env.reset(seed=0), budget=1_000)
 
 
 def test_errors_of_functions_of_states_are_their_own() -> None:
@@ -399,11 +392,10 @@ def test_rows_that_hold_masks_and_players_need_no_info(name: str) -> None:
 def test_planners_for_one_player_refuse_games() -> None:
     with plangym_like.make(TicTacToe) as env:
         start = env.reset(seed=0)
-        for maker in ONE_PLAYER:
-            planner = maker(env)
-            words = f"{planner.name} plans for one player.*of 2: use UCT, PUCT or OpenLoopMCTS"
+        words = " plans for one player.*of 2: use UCT, PUCT or OpenLoopMCTS"
+        for maker in (*ONE_PLAYER, planners.GoExplore):  # also before it asks for cells
             with pytest.raises(InputError, match=words):
-                planner.plan(start, budget=1_000)
+                maker(env).plan(start, budget=1_000)
 
 
 @pytest.mark.parametrize("maker", [UCT, functools.partial(PUCT, evaluate=_uniform), OpenLoopMCTS])
@@ -421,6 +413,63 @@ def test_no_search_begins_where_a_game_has_ended(maker: Any) -> None:
         step = env.step_batch([5, 2], going.state)
         with pytest.raises(InputError, match=f"result 1 of 2 {words}"):
             planner.plan_batch(step, budget=200, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("maker", "game"), [(UCT, TicTacToe), (UCT, Corridor), (planners.RandomShooting, Corridor)]
+)
+def test_a_row_says_nothing_of_players_and_masks(maker: Any, game: Any) -> None:
+    with plangym_like.make(game) as env:
+        start, after = env.reset(seed=0), _after(env, [2])
+        words = "not known who moves in the first state, or which actions are legal"
+        with pytest.raises(InputError, match=words):
+            maker(env).plan(start.state, budget=1_000)
+        with pytest.raises(InputError, match=words):
+            UCT(env).plan_batch([start, start.state], budget=1_000)
+        maker(env).plan(after.state, budget=1_000, seed=0)  # that of the last result is known
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda info: info | {"rewards": {0: 0.0, 1: 0.0}}, "must be an array"),
+        (lambda info: info | {"rewards": np.zeros(1)}, "a player from 0 to 0, got 1"),
+        (lambda info: {"rewards": np.zeros(2)}, "to_play.* is missing"),
+        (lambda info: info | {"action_mask": info["action_mask"] * 2}, "hold 1 for a legal"),
+    ],
+)
+def test_infos_that_have_no_meaning_are_errors(change: Any, words: str) -> None:
+    told = type("Told", (TicTacToe,), {"info": lambda self: change(TicTacToe.info(self))})
+    with plangym_like.make(told) as env, pytest.raises(EnvApiError, match=words):
+        UCT(env).plan(env.reset(), budget=1_000)
+
+
+class Observed(TicTacToe):
+    """Shows masks and players in observations, as LightZero does; actions have two parts."""
+
+    def __init__(self) -> None:
+        size = {"board": (9,), "action_mask": (9,), "to_play": ()}
+        self.observation_space = spaces.Dict(
+            {name: spaces.Box(0, 2, shape, np.int8) for name, shape in size.items()}
+        )
+        self.action_space = spaces.MultiDiscrete([3, 3])
+
+    def reset(self, **kwargs: Any) -> Any:
+        board, info = super().reset(**kwargs)
+        return {"board": board, **info}, {}
+
+    def step(self, action: Any) -> Any:
+        board, reward, ended, _, info = super().step(action @ [3, 1])
+        return {"board": board, **info}, reward, ended, False, {}
+
+
+def test_masks_and_players_in_observations_and_masks_of_actions_with_parts() -> None:
+    plans = []
+    for game, moves in ((TicTacToe, [0, 1, 4]), (Observed, [[0, 0], [0, 1], [1, 1]])):
+        with plangym_like.make(game) as env:
+            plan = UCT(env, rollout=9).plan(_after(env, moves), budget=500, seed=0)
+            plans.append((plan.info["player"], plan.info["visits"].tolist()))
+    assert plans[0] == plans[1]
 
 
 class NoMoves(TicTacToe):
@@ -455,16 +504,6 @@ def test_a_reward_of_a_player_that_cannot_be_compared_is_an_error() -> None:
                 planner.plan(start, budget=2_000, seed=0)
 
 
-def test_a_game_is_the_same_by_infos_and_by_functions() -> None:
-    plans = []
-    for cls, options in ((TicTacToe, {}), (FastTicTacToe, rules(FastTicTacToe))):
-        with plangym_like.make(cls) as env:
-            start = env.reset(seed=0)
-            plan = UCT(env, rollout=9, **options).plan(start, budget=1_000, seed=0)
-            plans.append(plan.info["visits"].tolist())
-    assert plans[0] == plans[1]
-
-
 @pytest.mark.parametrize("n_workers", first_of([None, 2]))
 def test_a_game_is_played_to_its_end(n_workers: int | None) -> None:
     with plangym_like.make(TicTacToe, n_workers=n_workers) as env:
@@ -475,5 +514,8 @@ def test_a_game_is_played_to_its_end(n_workers: int | None) -> None:
         assert game.info["mask"].sum(axis=1).tolist() == list(range(9, 0, -1))
         assert np.allclose(game.info["policy"].sum(axis=1), 1)
         assert game.info["visits"].shape == (9, 9) and game.info["value"].shape == (9,)
+        assert game.info["solved"][-1] and game.info["length"].tolist()[-2:] == [2, 1]
+        line = OpenLoopMCTS(env).plan(_after(env, [0, 3, 1, 4]), budget=5_000, seed=0)
+        assert line.ended and line.score == line.replay(env) == 1.0
         for action, mask in zip(game.actions, game.info["mask"], strict=True):
             assert mask[action]

@@ -92,9 +92,9 @@ def test_options_that_are_refused(name: str) -> None:
                 wrong, words = 3, f"{option} must be .*function"
             elif option == "variants":
                 wrong, words = {"x": 1}, "variants must be a sequence of dicts"
-            elif isinstance(default, bool) or option == "spline":
+            elif isinstance(default, bool) or option in ("spline", "stochastic"):
                 continue
-            elif isinstance(default, float):
+            elif isinstance(default, float) or option == "win":
                 wrong, words = np.nan, f"{option} must be a finite number"
             else:
                 wrong, words = -1, f"{option} must be a whole number of at least [01]"

@@ -319,13 +319,13 @@ def _upright(observations: Any) -> Any:
     return 100.0 * observations[..., 0]
 
 
-@ALL
+@pytest.mark.parametrize("planner", [*PLANNERS, RandomShooting])
 def test_a_reward_takes_the_place_of_the_environment_s(pendulum: Any, planner: Any) -> None:
-    state = pendulum.reset(seed=0).state
-    plan = planner(pendulum, horizon=8, reward=_rightward).plan(state, budget=10_000, seed=0)
+    state, options = pendulum.reset(seed=0).state, {"horizon": 8, "knots": 2}
+    plan = planner(pendulum, reward=_rightward, **options).plan(state, budget=10_000, seed=0)
     assert plan.actions.mean() > 1.6
     assert plan.replay(pendulum) == plan.score
-    usual = planner(pendulum, horizon=8).plan(state, budget=10_000, seed=0)
+    usual = planner(pendulum, **options).plan(state, budget=10_000, seed=0)
     assert usual.actions.mean() < 0 and usual.score > plan.score
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,12 @@ import pytest
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
+import gymnasium.envs.mujoco
+
 from plangym_like import make_mujoco
-from plangym_like.planners import MPPI, play
+from plangym_like.planners import ICEM, MPPI, play
+
+CHEETAH = Path(gymnasium.envs.mujoco.__file__).parent / "assets" / "half_cheetah.xml"
 
 REACHER = """
 <mujoco>
@@ -52,3 +57,19 @@ def test_a_reacher_comes_within_1_cm() -> None:
         one, two = np.cumsum(env.view_state(state)["qpos"])
     hand = 0.3 * np.array([np.cos(one) + np.cos(two), np.sin(one) + np.sin(two)])
     assert np.linalg.norm(hand - goal[:2]) < 0.01
+
+
+def steadily(data: Any) -> Any:
+    return -((data.qvel[:, 0] - 3) ** 2) - 2 * data.qpos[:, 2] ** 2
+
+
+@pytest.mark.full  # the short form is in docs/control.md
+@pytest.mark.parametrize("seed", range(5))
+def test_a_cheetah_keeps_a_speed_of_3_m_s(seed: int) -> None:
+    with make_mujoco(CHEETAH, reward=steadily, n_substeps=5) as env:
+        start = env.reset(seed=0).state
+        planner = ICEM(env, horizon=15, batch=50, elites=8)
+        episode = play(planner, steps=200, state=start, budget=151 * 15, seed=seed)
+        played = env.rollout_batch(episode.actions[None], start, return_observations=True)
+    places = played.observations[0, :, 0]
+    assert abs((places[199] - places[99]) / 5 - 3) < 0.1

@@ -10,6 +10,7 @@ from usual import first_of
 import plangym_like
 from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.mujoco.env import MujocoSimulator
+from plangym_like.errors import ActionError
 from plangym_like.vector import make_lanes as making
 from plangym_like.vector.kernel_lanes import KernelLanes, RowLanes
 from plangym_like.vector.lanes import Lanes, StepArrays
@@ -111,6 +112,15 @@ def test_lanes_that_begin_without_seeds_share_no_noise() -> None:
             obs.append(np.empty_like(obs[0]))
             lanes.reset(obs[-1])
         assert len({row.tobytes() for rows in obs for row in rows}) == 9
+
+
+def test_only_lanes_that_are_stepped_need_a_valid_action() -> None:
+    lanes, actions = _lanes("FrozenLake-v1"), np.array([0, 9, 0])
+    obs, (over, cut) = lanes.start(seeds=SEEDS), np.zeros((2, 3), bool)
+    out = StepArrays(obs, np.zeros(3), over, cut)
+    lanes.step(actions, out, ended=np.array([False, True, False]))
+    with pytest.raises(ActionError):
+        lanes.step(actions, out, ended=np.array([True, False, False]))
 
 
 def test_an_environment_of_the_users_is_stepped_by_its_step_states() -> None:

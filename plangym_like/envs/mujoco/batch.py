@@ -158,18 +158,15 @@ class Recording:
         """Return memory for up to `capacity` rows of `frames` frames each."""
         return Record(capacity, frames, self._state_nbytes, self._nbytes)
 
-    def compute_rewards(
-        self, numbers: NDArray[np.float64], actions: Array
-    ) -> tuple[Array, Array | bool, dict[str, Any]]:
-        """Return the result of `Robot.compute_rewards` for the record `numbers`."""
-        frames, robot = Frames(numbers, self.places, actions), self.robot
-        with np.errstate(all="ignore"):
-            rewards, ended, infos = robot.compute_rewards(frames)
-        return rewards, ended, {name: infos[name] for name in robot.info_names}
+    def look(self, numbers: NDArray[np.float64]) -> Look:
+        """Return a function that returns an array ``(..., *shape)`` of the data ``(..., W)``."""
+        return lambda name: _look_in(numbers, self.places, name)
 
-    def observe(self, numbers: NDArray[np.float64], out: Array) -> None:
-        """Write the observations of the data `numbers` ``(..., W)`` into `out`."""
-        self.robot.observe(lambda name: _look_in(numbers, self.places, name), out)
+    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        """Return the result of `Robot.compute_rewards`, with the infos that the step has."""
+        with np.errstate(all="ignore"):
+            rewards, ended, infos = self.robot.compute_rewards(frames)
+        return rewards, ended, {name: infos[name] for name in self.robot.info_names}
 
 
 class Record:
@@ -211,27 +208,17 @@ class Frames:
 
     Parameters
     ----------
-    record : array ``(N, F + 1, W) float64``
-        The data of each row before the first frame and after each frame, W numbers at a time.
-    places : mapping of str to (slice, shape)
-        For each array, its slice in the last axis of `record`, and its shape.
+    before, after : callable
+        ``before(name)`` returns the array `name` before each frame, ``(N, F, *shape)``, and
+        ``after(name)`` that after each frame.
     actions : array ``(N, F, nu)``
         The actions, in the dtype in which they were given.
     """
 
-    def __init__(self, record: NDArray[np.float64], places: Places, actions: Array) -> None:
-        self._record = record
-        self._places = places
+    def __init__(self, before: Look, after: Look, actions: Array) -> None:
+        self.before, self.after = before, after
         # The order in which NumPy adds up numbers depends on their layout in memory.
         self.actions = np.ascontiguousarray(actions)
-
-    def before(self, name: str) -> Array:
-        """Return the array `name` before each frame, ``(N, F, *shape)``."""
-        return _look_in(self._record[:, :-1], self._places, name)
-
-    def after(self, name: str) -> Array:
-        """Return the array `name` after each frame, ``(N, F, *shape)``."""
-        return _look_in(self._record[:, 1:], self._places, name)
 
 
 def simulate(
@@ -301,6 +288,8 @@ class Engine:
 
     Attributes
     ----------
+    states : array ``(_ENGINE_ROWS, S) float64``
+        The integration state of each row.
     takes_plans : bool
         Whether plans of several actions are simulated too: not if episodes may end before, because
         all rows would go on to the end.
@@ -308,14 +297,12 @@ class Engine:
 
     def __init__(self, recording: Recording, physics: PhysicsCodec) -> None:
         robot, self._recording = recording.robot, recording
-        self._stage, self._size = robot.stage, physics.state_nbytes // 8
+        self._stage, self._substeps = robot.stage, 1
         self.takes_plans = type(robot).over is Robot.over
         self._batch = mujoco_batch.Batch(robot.simulation()[0], _ENGINE_ROWS, 1)
-        self._controls, self._rows = self._batch.bind("ctrl"), np.arange(_ENGINE_ROWS)
-        self._fields = [
-            (recording.places[name][0], self._batch.bind(name).reshape(_ENGINE_ROWS, -1))
-            for name in robot.recorded()
-        ]
+        self.states: NDArray[np.float64] = self._batch.state
+        self._controls = self._batch.bind("ctrl")
+        self._fields = {name: self._batch.bind(name) for name in robot.recorded()}
 
     @staticmethod
     def suits(robot: Robot, physics: PhysicsCodec) -> bool:
@@ -334,52 +321,57 @@ class Engine:
             for name, array in recorded.items()
         )
 
-    def simulate(
-        self,
-        numbers: NDArray[np.float64],
-        actions: Array,
-        frames: NDArray[np.int64],
-        cursor: NDArray[np.int64],
-    ) -> None:
-        """Simulate N rows; `numbers` is their record, and the rest is as in `simulate`.
+    def restore(self, numbers: NDArray[np.float64], count: int) -> None:
+        """Restore the states of `count` rows; `numbers` ``(count or 1, W)`` begin with them."""
+        simulation = self._recording.simulation()
+        models, self._substeps = simulation.model, simulation.substeps
+        if self._recording.robot.versions:
+            models = [one.model for one in self._recording.simulations(numbers)]
+            models = models * (count // len(models)) + models[:1] * (_ENGINE_ROWS - count)
+        self._batch.set_models(models)  # they may have been changed since the last call
+        self.states[:count] = numbers[:, : self.states.shape[1]]
+
+    def advance(self, controls: Array, going: NDArray[np.bool_] | bool = True) -> None:
+        """Simulate one frame of the first N rows, or those of them for which `going` is true.
+
+        `controls` is ``(N, nu)``.
 
         Raises
         ------
         NotVectorisableError
             MuJoCo reports an error, or a callback of MuJoCo is a Python function.
         """
-        simulation, first = self._recording.simulation(), int(cursor[0])
-        model, substeps = simulation.model, simulation.substeps
-        self._batch.set_models(model)  # it may have been changed since the last call
+        count = len(controls)
+        self._controls[:count] = controls
+        rows = np.zeros(_ENGINE_ROWS, bool)
+        rows[:count] = going
         try:
-            for begin in range(0, len(numbers), _ENGINE_ROWS):
-                cursor[0], block = first + begin, slice(begin, begin + _ENGINE_ROWS)
-                if self._recording.robot.versions:
-                    models = [one.model for one in self._recording.simulations(numbers[block, 0])]
-                    self._batch.set_models(models + [model] * (_ENGINE_ROWS - len(models)))
-                self._simulate(numbers[block], actions[block], frames[block], substeps)
+            self._batch.step(rows, self._substeps, self._stage)
         except (ValueError, mujoco_batch.SimulationError) as error:
             raise NotVectorisableError from error
 
-    def _simulate(
-        self,
-        numbers: NDArray[np.float64],
-        actions: Array,
-        frames: NDArray[np.int64],
-        substeps: int,
+    def look(self, count: int) -> Look:
+        """Return a function that returns an array ``(count, 1, *shape)`` of the first rows."""
+        states, fields, places = self.states[:count, None], self._fields, self._recording.places
+
+        def look(name: str) -> Array:
+            field = fields.get(name)
+            return _look_in(states, places, name) if field is None else field[:count, None]
+
+        return look
+
+    def simulate(
+        self, numbers: NDArray[np.float64], actions: Array, frames: NDArray[np.int64]
     ) -> None:
-        """Simulate one block of rows."""
-        batch, count, size = self._batch, len(numbers), self._size
-        batch.state[:count] = numbers[:, 0, :size]
+        """Simulate N rows; `numbers` is their record, and the rest is as in `simulate`."""
+        count, size, places = len(numbers), self.states.shape[1], self._recording.places
+        self.restore(numbers[:, 0], count)
+        least = int(frames.min())
         for frame in range(int(frames.max())):
-            if frame:
-                self._controls[:count] = actions[:, frame]
-            going = frames > frame
-            rows = None if going.all() and count == _ENGINE_ROWS else self._rows[:count][going]
-            batch.step(rows, substeps, self._stage)
-            numbers[:, frame + 1, :size] = batch.state[:count]
-            for place, field in self._fields:
-                numbers[:, frame + 1, place] = field[:count]
+            self.advance(actions[:, frame], frame < least or frames > frame)
+            numbers[:, frame + 1, :size] = self.states[:count]
+            for name, field in self._fields.items():
+                numbers[:, frame + 1, places[name][0]] = field[:count].reshape(count, -1)
 
 
 class RobotKernel(Kernel):
@@ -451,6 +443,8 @@ class RobotKernel(Kernel):
         """Step each of the rows ``first:last`` through its `horizon` actions in `plans`."""
         most = self._held_frames(rows.inputs, slice(first, last))[1]
         size = max(1, _FRAMES_AT_ONCE // (most * horizon))
+        if self._engine is not None:
+            size = min(size, _ENGINE_ROWS)
         for start in range(first, last, size):
             block = slice(start, min(start + size, last))
             held, most = self._held_frames(rows.inputs, block)
@@ -476,6 +470,10 @@ class RobotKernel(Kernel):
         """
         source = given_states(rows.inputs, block)
         elapsed = self._elapsed(source)
+        rows.cursor[0] = block.start
+        if actions.shape[1] == 1 and self._engine is not None:
+            self._run_frame(rows, block, actions, source, elapsed)
+            return
         count = len(actions)
         ran = np.empty(count, np.int64)
         ran[:] = wanted
@@ -486,25 +484,43 @@ class RobotKernel(Kernel):
         recording, end = self._recording, HEADER_NBYTES + self._nbytes
         record.bytes[:count, 0, : self._nbytes] = source[:, HEADER_NBYTES:end]
         numbers[:, 0, recording.places["ctrl"][0]] = actions[:, 0]
-        rows.cursor[0] = block.start
-        if self._engine is not None and (self._engine.takes_plans or actions.shape[1] == 1):
-            self._engine.simulate(numbers, actions, ran, rows.cursor)
+        if self._engine is not None and self._engine.takes_plans:
+            self._engine.simulate(numbers, actions, ran)
         else:
             simulations, views = recording.simulations(numbers[:, 0]), record.views(count)
             simulate(recording.robot, simulations, views, actions, ran, rows.cursor)
         if recording.robot.versions:
             place = recording.places["model"][0]
             numbers[:, 1:, place] = numbers[:, :1, place]
-        rewards, ended, infos = recording.compute_rewards(numbers, actions)
-        if rewards.shape[1] == 1:
-            self._write_frame(rows, block, numbers, rewards, ended, infos, elapsed)
+        before, after = recording.look(numbers[:, :-1]), recording.look(numbers[:, 1:])
+        frames = Frames(before, after, actions)
+        if actions.shape[1] == 1:
+            self._write_frame(rows, block, frames, elapsed)
+            last = record.bytes[:count, 1]
         else:
-            ended = np.broadcast_to(ended, rewards.shape)
-            over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
-            np.minimum(ran, over + 1, out=ran)
-            flags = over < ran, self._late(elapsed + ran)
-            self._write_results(rows, block, numbers, rewards, infos, flags, ran, held)
-        self._store(rows, block, source, record.bytes[:count], ran, elapsed)
+            self._write_results(rows, block, numbers, frames, elapsed, ran, held)
+            last = record.bytes[np.arange(count), ran]
+        self._store(rows, block, source, last[:, : self._nbytes], ran, elapsed)
+
+    def _run_frame(
+        self,
+        rows: Rows,
+        block: slice,
+        actions: NDArray[Any],
+        source: Row,
+        elapsed: NDArray[np.int64],
+    ) -> None:
+        """Do what `_run` does for one frame, with the engine and without a record."""
+        engine, count, end = self._engine, len(actions), HEADER_NBYTES + self._nbytes
+        assert engine is not None
+        numbers = source[:, HEADER_NBYTES:end].view(np.float64)
+        engine.restore(numbers, count)
+        engine.advance(actions[:, 0])
+        if len(numbers) != count:
+            numbers = np.broadcast_to(numbers, (count, numbers.shape[1]))
+        before, after = self._recording.look(numbers[:, None]), engine.look(count)
+        self._write_frame(rows, block, Frames(before, after, actions), elapsed)
+        self._store(rows, block, source, engine.states[:count].view(np.uint8), 1, elapsed)
 
     def _record(self, frames: int) -> Record:
         record = self._records.get(frames)
@@ -518,24 +534,18 @@ class RobotKernel(Kernel):
     # Results
 
     def _write_frame(
-        self,
-        rows: Rows,
-        block: slice,
-        numbers: NDArray[np.float64],
-        rewards: NDArray[Any],
-        ended: NDArray[np.bool_] | bool,
-        infos: dict[str, Any],
-        elapsed: NDArray[np.int64],
+        self, rows: Rows, block: slice, frames: Frames, elapsed: NDArray[np.int64]
     ) -> None:
         """Write the results of one frame per row, like `_write_results` in a fourth of the time."""
         lead = (block, 0) if rows.inputs.horizon else (block,)
+        rewards, ended, infos = self._recording.compute_rewards(frames)
         rows.n_step[block] = 1
         # Adding 0 turns -0.0 into 0.0, as sums that begin at 0 do.
         np.add(rewards[:, 0], 0.0, out=rows.rewards[lead])
         rows.terminateds[lead] = ended if isinstance(ended, bool) else ended[:, 0]
         rows.truncateds[lead] = self._late(elapsed + 1)
         if rows.observations is not None:
-            self._recording.observe(numbers[:, 1], rows.observations[lead])
+            self._recording.robot.observe(frames.after, rows.observations[lead][:, None])
         for name, column in rows.columns.items():
             column[block] = infos[name][:, 0]
 
@@ -544,13 +554,21 @@ class RobotKernel(Kernel):
         rows: Rows,
         block: slice,
         numbers: NDArray[np.float64],
-        rewards: NDArray[Any],
-        infos: dict[str, Any],
-        flags: tuple[Any, Any],
+        frames: Frames,
+        elapsed: NDArray[np.int64],
         ran: NDArray[np.int64],
         held: int,
     ) -> None:
-        """Write the results of each row's 1 or T actions, each held for up to `held` frames."""
+        """Write the results of each row's 1 or T actions, each held for up to `held` frames.
+
+        `numbers` is the record of `frames`, of which each row has simulated `ran`. If an episode
+        ended before, its number is reduced.
+        """
+        rewards, ended, infos = self._recording.compute_rewards(frames)
+        ended = np.broadcast_to(ended, rewards.shape)
+        over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
+        np.minimum(ran, over + 1, out=ran)
+        flags = over < ran, self._late(elapsed + ran)
         count, horizon = len(ran), max(1, rows.inputs.horizon)
         out = rows.rewards[block]
         rows.n_step[block] = ran
@@ -564,7 +582,8 @@ class RobotKernel(Kernel):
         if rows.observations is not None:
             ends = np.minimum(held * np.arange(1, horizon + 1), ran[:, None])
             observations = rows.observations[block].reshape(count, horizon, -1)
-            self._recording.observe(numbers[np.arange(count)[:, None], ends], observations)
+            seen = numbers[np.arange(count)[:, None], ends]
+            self._recording.robot.observe(self._recording.look(seen), observations)
         for name, column in rows.columns.items():
             column[block] = infos[name][np.arange(count), ran - 1]
 
@@ -584,20 +603,19 @@ class RobotKernel(Kernel):
         rows: Rows,
         block: slice,
         source: Row,
-        record: NDArray[np.uint8],
-        ran: NDArray[np.int64],
+        physics: Row,
+        ran: int | NDArray[np.int64],
         elapsed: NDArray[np.int64],
     ) -> None:
         """Write the next states.
 
-        The physics, the step counts and, if there are seeds, the random generators are new. The
-        rest of each row is copied from `source`.
+        `physics`, the step counts and, if there are seeds, the random generators are new. The rest
+        of each row is copied from `source`.
         """
         if rows.next_states is None:
             return
-        fresh, end = rows.next_states[block], HEADER_NBYTES + self._nbytes
-        last = record[:, 1] if record.shape[1] == 2 else record[np.arange(len(ran)), ran]
-        fresh[:, HEADER_NBYTES:end] = last[:, : self._nbytes]
+        fresh, end = rows.next_states[block], HEADER_NBYTES + physics.shape[1]
+        fresh[:, HEADER_NBYTES:end] = physics
         fresh[:, :HEADER_NBYTES] = source[:, :HEADER_NBYTES]
         fresh[:, end:] = source[:, end:]
         if rows.inputs.seeds is not None:
@@ -620,34 +638,3 @@ def _summed(rewards: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.float
     for frame in range(rewards.shape[1]):
         total += np.where(going[:, frame], rewards[:, frame], 0.0)
     return total
-
-
-# Operations on the data of many simulated frames
-
-
-def length_of(vectors: Array) -> Array:
-    """Return the norm of each vector; as in ``np.linalg.norm``, BLAS computes the dot product."""
-    lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
-    return lengths
-
-
-def total_of(values: Array, axes: int = 1) -> Array:
-    """Flatten the last `axes` axes of `values`, and return the sum over them."""
-    lead = values.shape[: values.ndim - axes]
-    runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
-    sums: Array = np.sum(runs, axis=-1)
-    return sums
-
-
-def put_parts(out: Array, *parts: Array) -> None:
-    """Write `parts`, each ``(..., k)``, one after the other into the last axis of `out`."""
-    at = 0
-    for part in parts:
-        size = part.shape[-1]
-        out[..., at : at + size] = part
-        at += size
-
-
-def rows_of(matrices: Array) -> Array:
-    """Reshape `matrices` from ``(..., m, k)`` to ``(..., m * k)``."""
-    return matrices.reshape(*matrices.shape[:-2], -1)

@@ -10,7 +10,6 @@ is made; if the results differ, they are called for one simulation at a time.
 from __future__ import annotations
 
 import copy
-import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from plangym_like.batch.simulator import EnvSource
 from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
 from plangym_like.envs.mujoco.env import MujocoEnv, MujocoSimulator
-from plangym_like.envs.mujoco.physics import PARTS
+from plangym_like.envs.mujoco.physics import PARTS, with_fields
 from plangym_like.errors import EnvApiError, InputError
 from plangym_like.snapshots.differences import difference
 from plangym_like.support.arguments import as_count
@@ -148,15 +147,10 @@ class MujocoModel(EnvSource):
         reset: int | str | Callable[[Any, np.random.Generator], object] | None = None,
         control_range: tuple[ArrayLike, ArrayLike] | None = None,
         fields: Sequence[str] = (),
-        models: Sequence[Any] = (),
+        models: Sequence[Any] | Mapping[str, ArrayLike] = (),
     ) -> None:
         self.model = as_model(model)
-        if isinstance(models, str) or not isinstance(models, Iterable):
-            raise InputError(f"models must be a sequence of models, got {models!r}")
-        self.versions = [as_model(version) for version in models]
-        for version in self.versions:
-            if found := difference(_sizes(self.model), _sizes(version), "model"):
-                raise InputError(f"models must differ in numbers only; {found[0]} is {found[1]}")
+        self.versions = self._versions(models)
         functions = {"reward": reward, "observation": observation, "terminated": terminated}
         for name, function in functions.items():
             if not callable(function) and (function is not None or name == "reward"):
@@ -170,6 +164,18 @@ class MujocoModel(EnvSource):
             raise InputError(f"fields must be arrays of MjData, got {unknown[0]!r}")
         self.fields = tuple(fields)
         self.__name__ = self.model.names.split(b"\0")[0].decode() or "MuJoCo model"
+
+    def _versions(self, models: Any) -> list[Any]:
+        """Return the other versions of the model."""
+        if isinstance(models, Mapping):
+            return with_fields(self.model, models)
+        if isinstance(models, str) or not isinstance(models, Iterable):
+            raise InputError(f"models must be a sequence of models, or a dict, got {models!r}")
+        versions = [as_model(version) for version in models]
+        for version in versions:
+            if found := difference(_sizes(self.model), _sizes(version), "model"):
+                raise InputError(f"models must differ in numbers only; {found[0]} is {found[1]}")
+        return versions
 
     def _keyframe(self, reset: Any) -> int | None:
         """Return the number of the keyframe where episodes begin, if `reset` names one."""
@@ -490,14 +496,17 @@ class ModelEnv(GymnasiumMujocoEnv):
 def _looking_in(arrays: Mapping[str, Array], size: int) -> Look:
     """Return a function that returns one of `arrays`, with `size` rows."""
 
-    @functools.cache
+    blocks: dict[str, Array] = {}
+
     def look(name: str) -> Array:
         if name not in arrays:
             raise AttributeError(
                 f"the functions read data.{name} now, but they did not when they were first "
                 f"called: add fields=[{name!r}] to the arguments"
             )
-        return _block(arrays[name], size)
+        if name not in blocks:
+            blocks[name] = _block(arrays[name], size)
+        return blocks[name]
 
     return look
 

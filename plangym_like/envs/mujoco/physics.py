@@ -22,7 +22,7 @@ from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.states.rows import Row, padded
@@ -321,3 +321,55 @@ class EditedArrays:
 def _changeable(model: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays of `model`, except textures, and the options that rows can hold."""
     return {**_model_arrays(model), **{name: attrgetter(name)(model) for name in _IN_OPTIONS}}
+
+
+def with_fields(model: Any, fields: Mapping[str, ArrayLike]) -> list[Any]:
+    """Return K copies of `model`, each with other values of some of its arrays.
+
+    MuJoCo computes the constants that depend on them, such as the mass of subtrees, again.
+
+    Parameters
+    ----------
+    model : mujoco.MjModel
+    fields : mapping of str to array ``(K, *shape)``
+        The values in each copy, by the names of arrays of floats in ``MjModel``, such as
+        ``body_mass`` or ``opt.gravity``.
+
+    Raises
+    ------
+    InputError
+        The model has no such array; or the values have another shape, or are not finite.
+    """
+    every = _changeable(model)
+    given = {name: _values_of(name, values, every.get(name)) for name, values in fields.items()}
+    if len(counts := {len(values) for values in given.values()}) > 1:
+        raise InputError(f"arrays of models must have the same length, got {sorted(counts)}")
+    copies = [copy.copy(model) for _ in range(max(counts, default=0))]
+    for number, version in enumerate(copies):
+        _set_arrays(version, given, number)
+        mujoco.mj_setConst(version, mujoco.MjData(version))
+        _set_arrays(version, given, number)  # MuJoCo may have computed some of them
+    return copies
+
+
+def _set_arrays(model: Any, given: Mapping[str, NDArray[Any]], number: int) -> None:
+    """Set arrays of `model` to the values at `number`."""
+    for name, values in given.items():
+        attrgetter(name)(model)[...] = values[number]
+
+
+def _values_of(name: str, given: ArrayLike, now: NDArray[Any] | None) -> NDArray[np.float64]:
+    """Return the values of the array `name` in each copy of a model, where it is `now`."""
+    if now is None or now.dtype.kind != "f":
+        raise InputError(f"models has {name!r}, which is not an array of floats in MjModel")
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"models[{name!r}] must be numbers: {error}") from error
+    if values.shape[1:] != now.shape or not values.ndim or not np.isfinite(values).all():
+        shape = ", ".join(map(str, ("K", *now.shape)))
+        raise InputError(
+            f"models[{name!r}] must be finite numbers of shape ({shape}), one array for each "
+            f"version of the model; got the shape {values.shape}"
+        )
+    return values

@@ -11,16 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plangym_like.envs.mujoco.batch import (
-    Array,
-    Frames,
-    Look,
-    Robot,
-    length_of,
-    put_parts,
-    rows_of,
-    total_of,
-)
+from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
 
 
 class Parts(NamedTuple):
@@ -553,6 +544,37 @@ class Pusher(Robot):
             look("qvel")[..., :7],
             *(look(name) for name in ("tips_arm", "object", "goal")),
         )
+
+
+# Operations on the data of many simulated frames
+
+
+def length_of(vectors: Array) -> Array:
+    """Return the norm of each vector; as in ``np.linalg.norm``, BLAS computes the dot product."""
+    lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
+    return lengths
+
+
+def total_of(values: Array, axes: int = 1) -> Array:
+    """Flatten the last `axes` axes of `values`, and return the sum over them."""
+    lead = values.shape[: values.ndim - axes]
+    runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
+    sums: Array = np.sum(runs, axis=-1)
+    return sums
+
+
+def put_parts(out: Array, *parts: Array) -> None:
+    """Write `parts`, each ``(..., k)``, one after the other into the last axis of `out`."""
+    at = 0
+    for part in parts:
+        size = part.shape[-1]
+        out[..., at : at + size] = part
+        at += size
+
+
+def rows_of(matrices: Array) -> Array:
+    """Reshape `matrices` from ``(..., m, k)`` to ``(..., m * k)``."""
+    return matrices.reshape(*matrices.shape[:-2], -1)
 
 
 # All robots

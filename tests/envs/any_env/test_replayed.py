@@ -23,7 +23,8 @@ from plangym_like.errors import (
     StateFormatError,
 )
 from plangym_like.snapshots.action_log import RESEED, ActionLogFormat, Start
-from plangym_like.snapshots.replay import ReplayCache
+from plangym_like.snapshots.replay import CachedCopy, ReplayCache
+from plangym_like.snapshots.replayed_chain import ReplayedChain
 from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
@@ -257,9 +258,9 @@ def test_the_length_of_a_log_has_a_name() -> None:
     assert_same(saved(sim)[32:], states[0][32:])
 
 
-@pytest.mark.parametrize("method", first_of([ReplayCache.step, ReplayCache._replay]))
-def test_an_interrupt_at_any_moment_leaves_a_log_and_a_digest_that_fit(method: Any) -> None:
-    code, left = method.__code__, 0
+@pytest.mark.parametrize("at", first_of([ReplayedChain.step, CachedCopy.note, ReplayCache._replay]))
+def test_an_interrupt_at_any_moment_leaves_a_log_and_a_digest_that_fit(at: Any) -> None:
+    code, left = at.__code__, 0
 
     def trace(frame: Any, event: str, _: Any) -> Any:
         nonlocal left

@@ -14,6 +14,7 @@ import plangym_like
 from plangym_like import MujocoModel, make_mujoco
 from plangym_like.envs.mujoco import batch
 from plangym_like.envs.mujoco.own_model import BLOCK
+from plangym_like.envs.mujoco.physics import model_digest
 from plangym_like.errors import EnvApiError, InputError
 from plangym_like.planners import CEM, MPPI
 
@@ -340,6 +341,9 @@ def test_bounds_of_controls() -> None:
     with make_mujoco(free, reward=reach, control_range=(-3, [3, 1])) as env:
         assert env.action_space.low.tolist() == [-3.0, -3.0]
         assert env.action_space.high.tolist() == [3.0, 1.0]
+    unmoved = make_mujoco("<mujoco/>", reward=lambda data: data.time)
+    with unmoved as env, pytest.raises(InputError, match="nothing to plan"):
+        CEM(env)
 
 
 def wide(data: Any) -> Any:
@@ -402,7 +406,30 @@ def test_a_reset_may_change_the_model() -> None:
 def heavier(factor: float) -> Any:
     model = mujoco.MjModel.from_xml_string(ARM)
     model.body_mass[1:] *= factor
+    mujoco.mj_setConst(model, mujoco.MjData(model))
     return model
+
+
+def test_versions_are_models_or_the_arrays_that_differ() -> None:
+    given = [heavier(2), heavier(5)]
+    given[1].opt.gravity[2] = -3
+    masses, gravity = [one.body_mass for one in given], [one.opt.gravity for one in given]
+    listed = arm(models=given)()
+    named = arm(models={"body_mass": masses, "opt.gravity": gravity})()
+    for one, other in zip(listed.versions, named.versions, strict=True):
+        assert model_digest(one) == model_digest(other)
+    for wrong in (5, "<mujoco/>", pathlib.Path("arm.xml"), heavier(2)):
+        with pytest.raises(InputError, match="models must be a sequence of models, or a dict, got"):
+            arm(models=wrong)
+    for fields, message in (
+        ({"body_mas": masses}, "'body_mas', which is not an array of floats"),
+        ({"geom_contype": [[1, 1, 1, 1]]}, "not an array of floats"),
+        ({"body_mass": 2.0}, r"of shape \(K, 4\)"),
+        ({"body_mass": [masses[0] * np.nan]}, "finite"),
+        ({"body_mass": masses, "opt.gravity": gravity[:1]}, "the same length"),
+    ):
+        with pytest.raises(InputError, match=message):
+            arm(models=fields)
 
 
 @pytest.mark.parametrize("engine", first_of([True, False]))
@@ -438,41 +465,7 @@ def test_rows_step_with_the_version_of_the_model_that_they_name(
         arm(models=["<mujoco/>"])
 
 
-@pytest.mark.parametrize("given", [5, "<mujoco/>", pathlib.Path("arm.xml"), heavier(2)])
-def test_models_are_a_sequence(given: Any) -> None:
-    with pytest.raises(InputError, match="models must be a sequence of models, got"):
-        arm(models=given)
-
-
-SLIDER = """
-<mujoco><option timestep="0.1" gravity="0 0 0"/><worldbody><body>
-  <joint name="slide" type="slide" axis="1 0 0"/><geom size="0.1" mass="{}"/>
-</body></worldbody><actuator>
-  <motor joint="slide" gear="10" ctrlrange="-3 3" ctrllimited="true"/>
-</actuator></mujoco>
-"""
-
-
-@pytest.mark.parametrize(("risk", "best"), [(1.0, 1.2), (0.5, 1.5), (0.0, 1.5)])
-def test_plans_for_several_versions_of_a_model(risk: float, best: float) -> None:
-    """The speed after one action u is u or u / 3, by the mass, and should be 1."""
-
-    def reward(data: Any) -> Any:
-        return -((data.qvel[:, 0] - 1) ** 2)
-
-    with make_mujoco(SLIDER.format(1), reward=reward, models=[SLIDER.format(3)]) as env:
-        state = env.make_state(env.reset(seed=0).state, model=0)
-        plan = CEM(env, horizon=1, batch=50).plan(state, budget=3_000, seed=0)
-        assert plan.actions[0, 0] == pytest.approx(1.0, abs=0.01)
-        variants = [{"model": 0}, {"model": 1}]
-        planner = CEM(env, horizon=1, batch=50, variants=variants, risk=risk)
-        plan = planner.plan(state, budget=3_000, seed=0)
-        assert plan.spent.transitions <= 3_000
-        assert plan.actions[0, 0] == pytest.approx(best, abs=0.01)
-        assert plan.score == plan.replay(env) == pytest.approx(-((best - 1) ** 2), abs=0.02)
-
-
-# A problem with a known answer
+# Problems with known answers
 
 TIME, HORIZON = 0.05, 10
 BALL = f"""
@@ -482,6 +475,25 @@ BALL = f"""
   <motor joint="x" ctrlrange="-20 20" ctrllimited="true"/>
 </actuator></mujoco>
 """
+
+
+@pytest.mark.parametrize(("risk", "best"), [(1.0, 12), (0.5, 15), (0.0, 15)])
+def test_plans_for_several_versions_of_a_model(risk: float, best: float) -> None:
+    """Twice the speed after one action u is u / 10 or u / 30, by the mass, and should be 1."""
+
+    def reward(data: Any) -> Any:
+        return -((2 * data.qvel[:, 0] - 1) ** 2)
+
+    with make_mujoco(BALL, reward=reward, models={"body_mass": [[0, 3]]}) as env:
+        state = env.make_state(env.reset(seed=0).state, model=0)
+        plan = CEM(env, horizon=1, batch=50).plan(state, budget=3_000, seed=0)
+        assert plan.actions[0, 0] == pytest.approx(10, abs=0.1)
+        variants = [{"model": 0}, {"model": 1}]
+        planner = CEM(env, horizon=1, batch=50, variants=variants, risk=risk)
+        plan = planner.plan(state, budget=3_000, seed=0)
+        assert plan.spent.transitions <= 3_000
+        assert plan.actions[0, 0] == pytest.approx(best, abs=0.1)
+        assert plan.score == plan.replay(env) == pytest.approx(-((best / 10 - 1) ** 2), abs=0.02)
 
 
 def squares(data: Any) -> Any:
