@@ -193,7 +193,7 @@ class AttributeCodec(Codec):
         self._forms: _Forms | None = None
         # Where the forms begin; 0 if there are none.
         self._forms_at = 0
-        if self.keeps_forms:
+        if self.keeps_forms and sized:
             self._forms = _Forms(self, sized, self._arrays, self._decoders, letters)
             self._forms_at = self._forms.at
             letters += f"{self._forms.nbytes}x"  # zeros, unless a form is unusual
@@ -202,8 +202,8 @@ class AttributeCodec(Codec):
         self.layout = np.dtype(fields)
         names = (*(self.layout.names or ()), *plain_names)
         self._owner = StateOwner(type(base).__name__, base, names)
-        self._packing = struct.Struct(letters)
-        self._plain_at = self.nbytes = padded(self._packing.size)
+        self._packing = _packing_with_zeros(letters)
+        self._plain_at = self.nbytes = self._packing.size
         if self._plain_names:
             values = self.values()
             needed = 8 + len(self.encoded(values))
@@ -272,7 +272,7 @@ class AttributeCodec(Codec):
                     self._forms.fit(payload, name, value)
         if plain:
             now = self._plain_by_name(payload)
-            values = *(None for _ in self._sized), *{**now, **plain}.values()
+            values = *self._sized_values(payload), *{**now, **plain}.values()
             self._put_plain(payload, self.encoded(values))
 
     def reseed(self, seed: int) -> None:
@@ -283,7 +283,7 @@ class AttributeCodec(Codec):
 
     def read(self, payload: Row) -> None:
         values = self.values()
-        fields = given = values[: len(self._sized)]
+        fields = given = values[: len(self._sized)] if self._plain_names else values
         packing, forms = self._packing, self._forms
         if not self._are_plain:
             fields = [
@@ -300,13 +300,11 @@ class AttributeCodec(Codec):
                 f"{self.place(self.attributes[0].name)} and the attributes after it cannot be "
                 f"saved: {told} are not numbers of the dtypes that are given for them: {error}"
             ) from error
-        if self._packing.size < self._plain_at:
-            payload[self._packing.size : self._plain_at] = 0
         if self._plain_names:
             self._put_plain(payload, self.encoded(values))
 
     def write(self, payload: Row) -> None:
-        values = self._sized_values(payload)
+        values = self._sized_values(payload) if self._sized else []
         if self._plain_names:
             values += self._plain_values(payload, values)
         self.put(values)
@@ -333,10 +331,11 @@ class AttributeCodec(Codec):
 
     # Attributes without a dtype
 
-    def known(self, sized: Sequence[Any]) -> Sequence[Any]:
+    def known(self, sized: Sequence[Any], *, for_decoding: bool = False) -> Sequence[Any]:
         """Return objects that plain data hold as references, in a fixed order.
 
-        `sized` are the values of the attributes with a dtype.
+        `sized` are the values of the attributes with a dtype. If `for_decoding` is true, all of
+        these objects must exist.
         """
         return ()
 
@@ -354,7 +353,7 @@ class AttributeCodec(Codec):
 
         `sized` are the values of the attributes with a dtype in the same state.
         """
-        values: Sequence[Any] = plain_data.decode(data, self.known(sized))
+        values: Sequence[Any] = plain_data.decode(data, self.known(sized, for_decoding=True))
         if type(values) is not tuple or len(values) != len(self._plain_names):
             raise StateFormatError("a state row is damaged: it has other attributes")
         return values
@@ -369,8 +368,7 @@ class AttributeCodec(Codec):
             )
         memory = payload.data
         _LENGTH.pack_into(memory, self._plain_at, len(data))
-        memory[begin:end] = data
-        payload[end : self.nbytes] = 0
+        memory[begin : self.nbytes] = data.ljust(self.nbytes - begin, b"\0")
 
     def _plain_by_name(self, payload: Row) -> dict[str, Any]:
         values = self._plain_values(payload, self._sized_values(payload))
@@ -437,8 +435,8 @@ class _Forms:
         self._pairs = [*itertools.combinations(arrays, 2)]
         self._decoders = decoders
         self.nbytes = len(self._indices) and 1 + len(self._indices)
-        self.packing = struct.Struct(f"{letters}{self.nbytes}s")
-        self.at = self.nbytes and self.packing.size - self.nbytes
+        self.packing = _packing_with_zeros(f"{letters}{self.nbytes}s")
+        self.at = self.nbytes and struct.calcsize(letters)
 
     def are_usual(self, values: Sequence[Any]) -> bool:
         """Return whether `values` have their usual forms, and no two of them are one array."""
@@ -534,6 +532,12 @@ def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
     if not fits:
         raise InputError(f"{name} must be {place.dtype}{place.shape}, got {value!r}")
     place[...] = value
+
+
+def _packing_with_zeros(letters: str) -> struct.Struct:
+    """Return the format `letters` for `struct`, with zeros up to a multiple of 8 bytes."""
+    size = struct.calcsize(letters)
+    return struct.Struct(f"{letters}{padded(size) - size}x")
 
 
 def _packing_of(

@@ -81,23 +81,16 @@ class OwnCodec(AttributeCodec):
         found: Sequence[Any] = self._owner.read()
         return found
 
-    def put(self, values: Sequence[Any]) -> None:
-        if self._seeds.n_children_spawned:
-            self._unspawn()
-        self._owner.write(values)
-
-    def known(self, sized: Sequence[Any]) -> Sequence[Any]:
+    def known(self, sized: Sequence[Any], *, for_decoding: bool = False) -> Sequence[Any]:
         """Return the environment's generator, and the arrays with a dtype."""
         own = self._base._np_random
-        known: list[Any] = [_NoSeeds if own is None else own]
-        if sized:
-            known += [sized[index] for index in self._arrays]
-        return known
-
-    def decoded(self, data: bytes, sized: Sequence[Any] = ()) -> Sequence[Any]:
-        if self._base._np_random is None:  # the data may refer to it
+        if own is None and for_decoding:  # the data may refer to it
             make_generator(self._base)
-        return super().decoded(data, sized)
+            own = self._base._np_random
+        known: list[Any] = [_NoSeeds if own is None else own]
+        for index in self._arrays:  # a comprehension takes longer
+            known.append(sized[index])
+        return known
 
     def reseed(self, seed: int) -> None:
         """Restart the random generators that are attributes."""
@@ -110,21 +103,24 @@ class OwnCodec(AttributeCodec):
         self._known, self._seeds = own, seeds if hasattr(seeds, "n_children_spawned") else _NoSeeds
         return bool(self._seeds.n_children_spawned)
 
-    def _unspawn(self) -> None:
-        """Let the generator count anew what it spawns: no row is saved after it has spawned."""
+    def _spawned(self) -> SnapshotError:
+        vars(self)["put"] = self._put_anew
+        return SnapshotError(
+            f"{type(self._base).__name__}.np_random has spawned generators, and rows do not hold "
+            "how many: draw seeds for new generators from it, or make the environment with "
+            "snapshot='replay'"
+        )
+
+    def _put_anew(self, values: Sequence[Any]) -> None:
+        """Restore a state after the generator has spawned others, which no row holds."""
+        del vars(self)["put"]
         seeds: Any = self._seeds
         kind: Any = type(seeds)
         if kind is np.random.SeedSequence:
             fresh = kind(seeds.entropy, spawn_key=seeds.spawn_key, pool_size=seeds.pool_size)
             # In place, because other objects may refer to it.
             seeds.__setstate__(fresh.__reduce__()[2])
-
-    def _spawned(self) -> SnapshotError:
-        return SnapshotError(
-            f"{type(self._base).__name__}.np_random has spawned generators, and rows do not hold "
-            "how many: draw seeds for new generators from it, or make the environment with "
-            "snapshot='replay'"
-        )
+        self.put(values)
 
 
 class SaveLoadCodec(OwnCodec):
@@ -154,8 +150,6 @@ class SaveLoadCodec(OwnCodec):
         )
 
     def put(self, values: Sequence[Any]) -> None:
-        if self._seeds.n_children_spawned:
-            self._unspawn()
         (saved,) = values
         self._base.load_state(saved)
 

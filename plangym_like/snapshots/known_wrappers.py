@@ -317,7 +317,7 @@ class StateOwner:
         """Set the state of the object to `state`; ``fits(state)`` must be true."""
         thing = self._thing if self._locate is None else self.locate()
         if self.names is not None:
-            for (owner, name), value in zip(self._places, state, strict=True):
+            for (owner, name), value in zip(self._places, state, strict=False):
                 setattr(thing if owner is None else owner(thing), name, value)
             return
         attributes, handles = thing.__dict__, {}

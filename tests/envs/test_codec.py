@@ -86,7 +86,7 @@ def test_rows_hold_the_attributes_and_little_else() -> None:
 def test_states_are_made_of_listed_attributes() -> None:
     with plangym_like.make(Merging) as env:
         root = env.reset(seed=0).state
-        board, log = np.arange(9, dtype=np.int8).reshape(3, 3), {"moves": [(1, 0.5)]}
+        board, log = np.arange(9, dtype=np.int8).reshape(3, 3), {"moves": [(1, None)]}
         made = env.make_state(root, board=board, score=95, log=log)
         view = env.view_state(made)
         assert_same(view["board"], board)
