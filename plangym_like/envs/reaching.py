@@ -43,8 +43,8 @@ def reach_environment(wrappers: Sequence[Any], base: Any) -> bool:
     written in Python, for example. In classes and global variables, such objects are common, and
     are ignored.
     """
-    parts = {id(thing) for _, thing in reachable(base, "") if not is_configuration(thing)}
     # The objects are kept, because the id of one that is gone may be that of another.
+    parts = {id(thing): thing for _, thing in reachable(base, "") if not is_configuration(thing)}
     seen: dict[int, Any] = {id(each): each for each in wrappers}
     held = [value for each in wrappers for name, value in vars(each).items() if name != "env"]
     named: list[Any] = [type(each) for each in wrappers]
@@ -88,9 +88,9 @@ def _inside(thing: Any) -> list[Any] | None:
         return [thing()]
     if isinstance(thing, types.BuiltinFunctionType | types.MethodWrapperType):
         return [thing.__self__]
-    if isinstance(thing, _OPEN) or is_ordinary(kind):
-        return gc.get_referents(thing)
-    return [] if isinstance(thing, CONFIGURATION) else None
+    if isinstance(thing, CONFIGURATION) and not isinstance(thing, _OPEN):
+        return []
+    return gc.get_referents(thing) if isinstance(thing, _OPEN) or is_ordinary(kind) else None
 
 
 def _named_by(thing: Any) -> list[Any]:

@@ -257,6 +257,13 @@ def test_a_wrapper_that_can_reach_the_environment_is_stepped_row_by_row(hold: An
         assert env.snapshot == "native" and not is_in_use(env)
 
 
+def test_drawing_from_a_space_changes_nothing() -> None:
+    same = {"func": lambda action: action, "action_space": gym.spaces.Discrete(2)}
+    with plangym_like.make("CartPole-v1", wrappers=[(gw.TransformAction, same)]) as env:
+        env.simulator.env.action_space.sample()
+        assert is_in_use(env)
+
+
 @pytest.mark.parametrize("kind", [ReadsLater, HidesErrors, CountsLater, MarksLater])
 def test_what_a_method_does_later_is_noticed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, slow = pair("HalfCheetah-v5", wrappers=[kind])
