@@ -123,8 +123,6 @@ def test_attributes_set_before_the_first_reset_are_restored_for_it() -> None:
 
 
 class Late(gymnasium.Env):
-    """Has values of another form from step 31 on."""
-
     state_attributes: Any = (("t", int), ("f", bool), ("n", float), ("k", np.int8), "dice", "log")
     state_attributes += (("h", "f4"), ("x", float, (4, 4)), ("y", "i8", (3,)), ("z", "i8", (3,)))
     observation_space, action_space = Box(0, 1, (1,), np.float64), Discrete(2)

@@ -232,8 +232,6 @@ class Tabled(gym.Env):
 
 
 class Marked(Tabled):
-    """Has a generator of another kind, and metadata of its own, which change."""
-
     def __init__(self) -> None:
         self.metadata = {"level": 0}
 

@@ -183,8 +183,6 @@ def test_what_a_class_declares_and_is_not_used_is_logged(caplog: Any) -> None:
 
 
 class Steep(Sled):
-    """An option of its reset changes a number that is not in its state."""
-
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         self.slope = (options or {}).get("slope", 1.0)
         return super().reset(seed=seed)
