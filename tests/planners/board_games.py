@@ -211,6 +211,22 @@ class Late(Script):
     }
 
 
+class Dice(Script):
+    """Six moves, each of the number that a die shows; only the mask tells it."""
+
+    state_attributes = ("moves", "die")
+
+    def _info(self) -> dict[str, Any]:
+        self.die = int(self.np_random.integers(3))
+        return {"action_mask": np.arange(9) == self.die, "to_play": len(self.moves) % 2}
+
+    def step(self, action: Any) -> Any:
+        if action != self.die:
+            raise ValueError("this action is not legal")
+        self.moves += "0"
+        return 0, 0.0, len(self.moves) == 6, False, self._info()
+
+
 class Thirds(gymnasium.Env[Any, Any]):
     """Three players in turn add 1 to 3; who reaches 7 gets 1, and the player before gets a half.
 

@@ -11,6 +11,7 @@ import pytest
 from board_games import (
     ConnectFour,
     Corridor,
+    Dice,
     FastConnectFour,
     FastTicTacToe,
     FiveByFour,
@@ -239,6 +240,12 @@ def test_dice_of_the_rules_are_not_known_before_they_fall(maker: Any) -> None:
         assert after.info["player"] == 1 and after.info["nodes"] > 30
         assert not maker(env, outcomes=1).plan(start, budget=10_000, seed=0).info["solved"]
         assert play(OpenLoopMCTS(env), 9, start, budget=300, seed=0).ended
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_dice_that_only_masks_show(maker: Any) -> None:
+    with plangym_like.make(Dice) as env:
+        assert play(maker(env, outcomes=9), 6, env.reset(seed=0), budget=300, seed=0).ended
 
 
 THREE = [[3, 3, 2, 2]]
