@@ -136,9 +136,8 @@ class TreePlanner(Planner):
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
         self.discount = as_number("discount", discount, 0.0, 1.0)
         self.virtual_loss = as_number("virtual_loss", virtual_loss, 0.0, 1.0)
-        game = env.layout.game or GameFacts(highest=1.0, has_chance=False)
-        several = env.layout.columns.get("rewards", ((1,), None))[0] != (1,)
-        self._has_dice = game.has_chance and several
+        game = env.layout.game or GameFacts(highest=1.0, has_chance=False, players=1)
+        self._has_dice = game.has_chance and game.players > 1
         usual = _OUTCOMES if self._has_dice else 1
         self.outcomes = usual if outcomes is None else as_count("outcomes", outcomes)
         self.widening = as_number("widening", widening, 0.0, 1.0)

@@ -25,6 +25,7 @@ from board_games import (
     rules,
 )
 from gymnasium import spaces
+from gymnasium.wrappers import RecordEpisodeStatistics
 from usual import first_of
 
 import plangym_like
@@ -240,6 +241,8 @@ def test_dice_of_the_rules_are_not_known_before_they_fall(maker: Any) -> None:
         assert after.info["player"] == 1 and after.info["nodes"] > 30
         assert not maker(env, outcomes=1).plan(start, budget=10_000, seed=0).info["solved"]
         assert play(OpenLoopMCTS(env), 9, start, budget=300, seed=0).ended
+    with plangym_like.make("openspiel/pig", wrappers=[RecordEpisodeStatistics]) as env:
+        assert maker(env).outcomes == 32, "wrappers do not make dice known"
 
 
 @pytest.mark.parametrize("maker", MAKERS)
