@@ -387,9 +387,11 @@ class Game:
         return legal
 
 
-def count_players(env: PlanEnv, start: ResetResult) -> int:
+def count_players(
+    env: PlanEnv, start: ResetResult, legal: Reads | None = None, to_play: Reads | None = None
+) -> int:
     """Return how many players there are, as far as the first result of an episode says."""
-    game = Game(env, "a search", is_for_games=True)
+    game = Game(env, "a search", True, legal, to_play)
     game.begin(Starts.of(env, start))
     return game.players
 

@@ -98,6 +98,8 @@ def test_modules_of_the_current_folder(
         "    return gymnasium.make('FrozenLake-v1', is_slippery=False)\n"
         "def way(obs, infos, states):\n"
         "    return 6 - obs // 4 - obs % 4\n"
+        "def turn(obs, infos, states):\n"
+        "    return numpy.zeros(len(states), int)\n"
         "def evaluate(obs):\n"
         "    return numpy.full((len(obs), 4), 0.25), numpy.zeros(len(obs))\n"
     )
@@ -111,6 +113,8 @@ def test_modules_of_the_current_folder(
     assert found["kwargs"] == {"holes": "{1}"}
     assert (found["score"], found["length"]) == (1.0, 6)
     assert found["options"]["heuristic"] == "mine_of_this_test:way"
+    game = told(capsys, *plan, "--option", "to_play=mine_of_this_test:turn")
+    assert game["planner"] == "uct" and game["game"]["player"] == 0
     puct = ["--planner", "puct", "--option", "evaluate=mine_of_this_test:evaluate"]
     assert told(capsys, *plan, *puct, "--checkpoint", "saved")["planner"] == "puct"
     resume = ["plan", "mine_of_this_test:lake", "--resume", "saved", "--budget", "400"]
