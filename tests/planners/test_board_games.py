@@ -362,6 +362,9 @@ def test_random_shooting_maximises_the_score_of_games() -> None:
         planner = planners.RandomShooting(env, discount=0.9)
         with pytest.raises(InputError, match="takes no discount"):
             planner.plan(env.reset(seed=0), budget=1_000)
+    steered = type("Steered", (Corridor,), {"action_space": spaces.Box(2, 2.9, ())})
+    with plangym_like.make(steered) as env:  # its masks have no meaning
+        assert planners.RandomShooting(env).plan(env.reset(), budget=300, seed=0).score == 1.0
 
 
 def test_errors_of_functions_of_states_are_their_own() -> None:
