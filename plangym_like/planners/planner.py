@@ -126,8 +126,8 @@ class Planner(ABC):
         state : row, ResetResult or Transition, optional
             Where the plan starts; by default, the env's current state. Give the whole result of
             ``env.reset()`` or ``env.step(action, state)`` if the environment says which actions are
-            legal, because a row does not hold that. It is known for the last of these results, and
-            for rows of which `PlanEnv.view_state` returns ``action_mask`` and ``to_play``.
+            legal, because most rows do not hold that. It is known for the last of these results,
+            and for rows of OpenSpiel, PettingZoo and Taxi, unless a wrapper may change the infos.
         budget : int, optional
             The largest number of transitions (see `Spent`).
         seconds : float, optional
@@ -326,7 +326,8 @@ class Planner(ABC):
         """Prepare the next search, after an action was played.
 
         The next search may then reuse results of the last one, if it starts from the state that the
-        action led to. Without this call, each search begins from scratch. Call it once for each
+        action led to; with chance nodes, from a result with the same observation, reward, flags,
+        legal actions and player as an outcome that was drawn. Without this call, each search begins from scratch. Call it once for each
         action that was played: in a game, for the own move and for the other player's reply.
 
         Parameters
