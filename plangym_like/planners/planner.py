@@ -107,6 +107,7 @@ class Planner(ABC):
         self._last: tuple[Row, Search] | None = None
         self._next_action: Any = None
         self._kept: Kept | None = None
+        self._has_begun = False  # any search
 
     def plan(
         self,
@@ -168,7 +169,7 @@ class Planner(ABC):
 
     def _started(self, starts: Starts, *limits_seed_and_report: Any) -> Search:
         """Return a search that has begun; see `Search` for the other arguments."""
-        search = Search(self.env, *limits_seed_and_report)
+        search, self._has_begun = Search(self.env, *limits_seed_and_report), True
         search.begin(self._game(), starts)
         kept, self._kept = self._kept, None
         search.memory = self._begin(starts.states[0], search, kept)
@@ -297,7 +298,7 @@ class Planner(ABC):
                 )
         planner: Self = known[content["planner"]](env, **given)
         planner._last = content["state"], Search.resumed(env, content["search"])
-        planner._next_action = content["next_action"]
+        planner._next_action, planner._has_begun = content["next_action"], True
         return planner
 
     def _options(self) -> dict[str, Any]:
@@ -327,8 +328,9 @@ class Planner(ABC):
 
         The next search may then reuse results of the last one, if it starts from the state that the
         action led to; with chance nodes, from a result with the same observation, reward, flags,
-        legal actions and player as an outcome that was drawn. Without this call, each search begins from scratch. Call it once for each
-        action that was played: in a game, for the own move and for the other player's reply.
+        legal actions and player as an outcome that was drawn. Without this call, each search begins
+        from scratch. Call it once for each action that was played: in a game, for the own move and
+        for the other player's reply.
 
         Parameters
         ----------
@@ -342,7 +344,7 @@ class Planner(ABC):
             There was no plan before, the number of actions is wrong, or an action is missing, not
             in the action space, or known not to be legal.
         """
-        if self._last is None and self._kept is None:
+        if not self._has_begun:
             raise InputError("advance says what was played after a plan: call plan first")
         given, action = action, self._next_action if action is None else action
         if action is None:
@@ -352,8 +354,7 @@ class Planner(ABC):
             if given is not None:
                 self._check_played(action, state, search.turns.legal)
             self._kept = Kept(state, np.asarray(action), search.memory, search.best)
-        else:
-            assert self._kept is not None
+        elif self._kept is not None:  # nothing is kept of a search that was interrupted
             self._check_played(action, self._kept.state, self._legal_after(self._kept))
             replies = (*self._kept.replies, np.asarray(action))
             self._kept = self._kept._replace(replies=replies)

@@ -169,6 +169,9 @@ def test_every_move_may_be_told_to_the_next_search() -> None:
                 planner.advance(wrong)
         planner.advance(0)
         assert planner.plan(_after(env, [4, 0]), budget=10, seed=0).info["nodes"] > 20
+        with pytest.raises(InputError, match="too small"):
+            planner.plan(_after(env, []), budget=1)
+        planner.advance(4)  # nothing is kept of this search
         # The second game ends, and the last one is played otherwise.
         starts = [_after(env, []), _after(env, [0, 3, 1, 4]), _after(env, [4]), _after(env, [0])]
         planner.plan_batch(starts, budget=400, seed=0)
