@@ -125,13 +125,6 @@ class FastConnectFour(_Fast, ConnectFour):
     pass
 
 
-class FiveByFour(FastConnectFour):
-    """Connect Four with five columns and four rows: a draw."""
-
-    rows, columns = 4, 5
-    state_attributes = (("board", np.int8, (20,)),)
-
-
 class SixByFour(FastConnectFour):
     """Connect Four with six columns and four rows: the second player wins."""
 

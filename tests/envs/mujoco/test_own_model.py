@@ -279,7 +279,6 @@ def test_vectorised_environments_take_models() -> None:
     ("options", "message"),
     [
         ({"observation": 3}, "observation must be a function"),
-        ({"terminated": 3}, "terminated must be a function"),
         ({"n_substeps": 0}, "n_substeps must be"),
         ({"reset": "straight"}, "reset must be a keyframe"),
         ({"control_range": (0, [1, 2, 3])}, "control_range must be a pair"),
