@@ -33,13 +33,15 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class GameFacts(NamedTuple):
-    """What is known of the rules of a game: the highest return of a player, and if there is chance.
+    """What is known of the rules of a game.
 
-    The return is that from any position; chance is drawn inside of steps.
+    These are the highest return of a player from any position, whether chance is drawn inside of
+    steps, and the number of players.
     """
 
     highest: float
     has_chance: bool
+    players: int
 
 
 class Shape(NamedTuple):

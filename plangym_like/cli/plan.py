@@ -155,7 +155,8 @@ def run(chosen: argparse.Namespace) -> int:
     source, kwargs = _source(chosen)
     with make_env(chosen.id, chosen.workers, source=source, **kwargs) as env:
         start = env.reset(seed=chosen.seed)
-        is_game = count_players(env, start) > 1
+        rules = dict(pair for pair in chosen.option if pair[0] in ("legal", "to_play"))
+        is_game = count_players(env, start, **imported_all("--option", rules)) > 1
         if chosen.resume is not None:
             planner = _load(chosen, env)
         else:

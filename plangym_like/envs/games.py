@@ -343,9 +343,9 @@ class GameSimulator(GymnasiumSimulator):
 
     @property
     def game(self) -> GameFacts:
-        """The highest return of a player, and whether steps draw chance."""
+        """The highest return of a player, whether steps draw chance, and how many players."""
         rules = self.base.rules
-        return GameFacts(rules.highest, rules.steps_have_chance)
+        return GameFacts(rules.highest, rules.steps_have_chance, rules.n_players)
 
     @property
     def plays_out(self) -> bool:

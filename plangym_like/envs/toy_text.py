@@ -144,8 +144,9 @@ class TaxiCodec(GridCodec):
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the fields of `GridCodec`, and ``action_mask`` ``(N, 6)``."""
         found = super().view(payloads)
-        masks = [self._base.action_mask(place) for place in found["s"]]
-        return {**found, "action_mask": np.array(masks, np.int8).reshape(-1, 6)}
+        places, rows = np.unique(found["s"], return_inverse=True)
+        masks = [self._base.action_mask(place) for place in places]
+        return {**found, "action_mask": np.array(masks, np.int8).reshape(-1, 6)[rows]}
 
 
 class BlackjackCodec(AttributeCodec):

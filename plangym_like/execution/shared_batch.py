@@ -509,7 +509,8 @@ def cut(
         ends = np.cumsum(steps[start:stop], dtype=np.float64) * second
         total = float(ends[-1]) if count else 0.0
     total += later * second
-    fine, coarse = (fine_seconds, _COARSE_SECONDS) if step_seconds else (0.0, total)
+    coarse = _COARSE_SECONDS if step_seconds else total
+    fine = min(fine_seconds, coarse) if step_seconds else 0.0
     at, taken, until, size, number = 0, 0.0, 0.0, 0.0, 0
     while at < count:
         if number % processes == 0:

@@ -185,7 +185,10 @@ class Game:
             raise InputError(f"legal is for finite actions, got {env.action_space}")
         observations = env.observation_space
         in_obs = observations.spaces.keys() if isinstance(observations, spaces.Dict) else ()
-        self._in_obs = "action_mask" in in_obs
+        # A mask beside actions that are not finite, such as a Box, has no meaning here.
+        finite = spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+        self._reads_masks = isinstance(env.action_space, finite)
+        self._in_obs = self._reads_masks and "action_mask" in in_obs
         self._turn_in_obs = self._in_obs and "to_play" in in_obs
         self._starts_unknown = False
         self.is_masked, self.players = False, 1
@@ -205,7 +208,8 @@ class Game:
         count, self._starts_unknown = len(starts.states), starts.infos is None
         infos = BatchInfo(count, {}) if starts.infos is None else starts.infos
         last = self._env.last_result
-        self.is_masked = self._in_obs or (last is not None and "action_mask" in last.info)
+        is_told = self._reads_masks and last is not None and "action_mask" in last.info
+        self.is_masked = self._in_obs or is_told
         if last is not None and starts.infos is None:
             self._count_players(BatchInfo(1, {}, [last.info]))  # raises if there are several
         self._refuse_unknown_mask(self.is_masked)
@@ -293,7 +297,8 @@ class Game:
             elif np.ndim(shown) == 1 and len(shown) > 1:
                 raise EnvApiError(
                     f'info["rewards"] holds the rewards of {len(shown)} players, but '
-                    'info["to_play"], the player who moves next, is missing'
+                    'info["to_play"], the player who moves next, is missing; the parts of one '
+                    "player's reward need another name"
                 )
         if width > 1 and width > self.players:
             self._check_players(width)
@@ -351,7 +356,7 @@ class Game:
             found = np.asarray(self._legal(obs, infos, states))
         elif self._in_obs and obs is not None:
             found = np.asarray(obs["action_mask"])
-        elif (has := infos.mask("action_mask")).any():
+        elif self._reads_masks and (has := infos.mask("action_mask")).any():
             self._refuse_unknown_mask(is_masked=True)
             found = infos["action_mask"]
             if not has.all():
@@ -387,9 +392,11 @@ class Game:
         return legal
 
 
-def count_players(env: PlanEnv, start: ResetResult) -> int:
+def count_players(
+    env: PlanEnv, start: ResetResult, legal: Reads | None = None, to_play: Reads | None = None
+) -> int:
     """Return how many players there are, as far as the first result of an episode says."""
-    game = Game(env, "a search", is_for_games=True)
+    game = Game(env, "a search", True, legal, to_play)
     game.begin(Starts.of(env, start))
     return game.players
 

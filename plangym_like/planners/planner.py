@@ -107,6 +107,7 @@ class Planner(ABC):
         self._last: tuple[Row, Search] | None = None
         self._next_action: Any = None
         self._kept: Kept | None = None
+        self._has_begun = False  # any search
 
     def plan(
         self,
@@ -126,8 +127,8 @@ class Planner(ABC):
         state : row, ResetResult or Transition, optional
             Where the plan starts; by default, the env's current state. Give the whole result of
             ``env.reset()`` or ``env.step(action, state)`` if the environment says which actions are
-            legal, because a row does not hold that. It is known for the last of these results, and
-            for rows of which `PlanEnv.view_state` returns ``action_mask`` and ``to_play``.
+            legal, because most rows do not hold that. It is known for the last of these results,
+            and for rows of OpenSpiel, PettingZoo and Taxi, unless a wrapper may change the infos.
         budget : int, optional
             The largest number of transitions (see `Spent`).
         seconds : float, optional
@@ -168,7 +169,7 @@ class Planner(ABC):
 
     def _started(self, starts: Starts, *limits_seed_and_report: Any) -> Search:
         """Return a search that has begun; see `Search` for the other arguments."""
-        search = Search(self.env, *limits_seed_and_report)
+        search, self._has_begun = Search(self.env, *limits_seed_and_report), True
         search.begin(self._game(), starts)
         kept, self._kept = self._kept, None
         search.memory = self._begin(starts.states[0], search, kept)
@@ -297,7 +298,7 @@ class Planner(ABC):
                 )
         planner: Self = known[content["planner"]](env, **given)
         planner._last = content["state"], Search.resumed(env, content["search"])
-        planner._next_action = content["next_action"]
+        planner._next_action, planner._has_begun = content["next_action"], True
         return planner
 
     def _options(self) -> dict[str, Any]:
@@ -326,8 +327,10 @@ class Planner(ABC):
         """Prepare the next search, after an action was played.
 
         The next search may then reuse results of the last one, if it starts from the state that the
-        action led to. Without this call, each search begins from scratch. Call it once for each
-        action that was played: in a game, for the own move and for the other player's reply.
+        action led to; with chance nodes, from a result with the same observation, reward, flags,
+        legal actions and player as an outcome that was drawn. Without this call, each search begins
+        from scratch. Call it once for each action that was played: in a game, for the own move and
+        for the other player's reply.
 
         Parameters
         ----------
@@ -341,7 +344,7 @@ class Planner(ABC):
             There was no plan before, the number of actions is wrong, or an action is missing, not
             in the action space, or known not to be legal.
         """
-        if self._last is None and self._kept is None:
+        if not self._has_begun:
             raise InputError("advance says what was played after a plan: call plan first")
         given, action = action, self._next_action if action is None else action
         if action is None:
@@ -351,8 +354,7 @@ class Planner(ABC):
             if given is not None:
                 self._check_played(action, state, search.turns.legal)
             self._kept = Kept(state, np.asarray(action), search.memory, search.best)
-        else:
-            assert self._kept is not None
+        elif self._kept is not None:  # nothing is kept of a search that was interrupted
             self._check_played(action, self._kept.state, self._legal_after(self._kept))
             replies = (*self._kept.replies, np.asarray(action))
             self._kept = self._kept._replace(replies=replies)

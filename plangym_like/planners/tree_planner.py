@@ -136,9 +136,8 @@ class TreePlanner(Planner):
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
         self.discount = as_number("discount", discount, 0.0, 1.0)
         self.virtual_loss = as_number("virtual_loss", virtual_loss, 0.0, 1.0)
-        game = env.layout.game or GameFacts(highest=1.0, has_chance=False)
-        several = env.layout.columns.get("rewards", ((1,), None))[0] != (1,)
-        self._has_dice = game.has_chance and several
+        game = env.layout.game or GameFacts(highest=1.0, has_chance=False, players=1)
+        self._has_dice = game.has_chance and game.players > 1
         usual = _OUTCOMES if self._has_dice else 1
         self.outcomes = usual if outcomes is None else as_count("outcomes", outcomes)
         self.widening = as_number("widening", widening, 0.0, 1.0)
@@ -272,7 +271,7 @@ class TreePlanner(Planner):
             infos = BatchInfo(len(marks), {}) if starts.infos is None else starts.infos
             states, obs, rewards = starts.states, starts.obs, starts.rewards
             step = BatchTransition(states, obs, rewards, flags, flags, infos)
-            marks = list(enumerate(_outcome_keys(step).tolist()))
+            marks = list(enumerate(_outcome_keys(step, search.turns).tolist()))
         known: dict[Any, list[tuple[int, int]]] = {}
         for root, nodes in enumerate(self._nodes_after(kept)):
             for node in nodes[np.argsort(-old["passes"][nodes], kind="stable")].tolist():
@@ -327,6 +326,8 @@ class TreePlanner(Planner):
             fields["to_play"] = turns.to_play
         if turns.legal is not None:
             fields["closed"] = ~turns.legal
+        if self.outcomes > 1:
+            fields["key"] = _outcome_keys(step, turns)
         return step, fields
 
     def _draw(
@@ -346,7 +347,7 @@ class TreePlanner(Planner):
             return None
         seeds = search.rng.integers(SEEDS, size=len(parents))
         step, fields = self._step(search, memory, parents, actions, seeds)
-        keys = _outcome_keys(step)
+        keys = fields.pop("key")
         nodes = memory.tree.add_outcomes(parents, actions, keys, seed=seeds, **fields)
         seen.append((nodes, step.obs))
         return nodes
@@ -531,13 +532,18 @@ def _rest(old: SearchTree, child: int, best: Best) -> Best:
     return Best(math.fsum(rest[1]), best.ended, rest)
 
 
-def _outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
-    """Return a number for each row, ``(N,)``, that identifies its observation, reward and flags.
+def _outcome_keys(step: BatchTransition, turns: Turns) -> NDArray[np.int64]:
+    """Return a number for each row, ``(N,)``, that identifies its outcome.
 
-    The state is left out, because it holds the random generator.
+    Outcomes differ in observation, reward, flags, legal actions or player. The state is left out,
+    because it holds the random generator.
     """
-    observed = digests(make_key("obs")(step.obs, step.infos, step.states), len(step.rewards))
-    columns = (step.rewards, step.terminateds, step.truncateds)
-    rows = zip(observed, *(column.tolist() for column in columns), strict=True)
+    count = len(step.rewards)
+    observed = digests(make_key("obs")(step.obs, step.infos, step.states), count)
+    masks = [b""] * count
+    if turns.legal is not None:  # which it is, too, if only other states have masks
+        masks = [b"" if mask.all() else mask.tobytes() for mask in turns.legal]
+    columns = (step.rewards, step.terminateds, step.truncateds, turns.to_play)
+    rows = zip(observed, masks, *(column.tolist() for column in columns), strict=True)
     keys = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows]
     return np.array([int.from_bytes(key, signed=True) for key in keys], np.int64)

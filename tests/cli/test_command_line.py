@@ -98,6 +98,8 @@ def test_modules_of_the_current_folder(
         "    return gymnasium.make('FrozenLake-v1', is_slippery=False)\n"
         "def way(obs, infos, states):\n"
         "    return 6 - obs // 4 - obs % 4\n"
+        "def turn(obs, infos, states):\n"
+        "    return numpy.zeros(len(states), int)\n"
         "def evaluate(obs):\n"
         "    return numpy.full((len(obs), 4), 0.25), numpy.zeros(len(obs))\n"
     )
@@ -111,6 +113,8 @@ def test_modules_of_the_current_folder(
     assert found["kwargs"] == {"holes": "{1}"}
     assert (found["score"], found["length"]) == (1.0, 6)
     assert found["options"]["heuristic"] == "mine_of_this_test:way"
+    game = told(capsys, *plan, "--option", "to_play=mine_of_this_test:turn")
+    assert game["planner"] == "uct" and game["game"]["player"] == 0
     puct = ["--planner", "puct", "--option", "evaluate=mine_of_this_test:evaluate"]
     assert told(capsys, *plan, *puct, "--checkpoint", "saved")["planner"] == "puct"
     resume = ["plan", "mine_of_this_test:lake", "--resume", "saved", "--budget", "400"]
@@ -286,31 +290,11 @@ def test_bench_measures_one_of_your_own_and_copies_only_what_can_be_copied(
 
 
 def test_bench_takes_legal_actions_in_games(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "benched_game.py").write_text(
-        "import gymnasium\n"
-        "import numpy as np\n"
-        "class Game(gymnasium.Env):\n"
-        "    observation_space = gymnasium.spaces.MultiBinary(6)\n"
-        "    action_space = gymnasium.spaces.Discrete(6)\n"
-        "    def shown(self):\n"
-        "        mask = 1 - self.taken\n"
-        "        return self.taken.copy(), {'action_mask': mask, 'to_play': int(mask.sum() % 2)}\n"
-        "    def reset(self, *, seed=None, options=None):\n"
-        "        super().reset(seed=seed)\n"
-        "        self.taken = np.zeros(6, np.int8)\n"
-        "        return self.shown()\n"
-        "    def step(self, action):\n"
-        "        if self.taken[action]:\n"
-        "            raise ValueError('not legal')\n"
-        "        self.taken[action] = 1\n"
-        "        obs, info = self.shown()\n"
-        "        return obs, 0.0, bool(self.taken.all()), False, info\n"
-    )
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "planners"))
     measured = ["--seconds", "0.05", "--batches", "1,64", "--workers", ""]
-    result = told(capsys, "bench", "benched_game:Game", *measured)
+    result = told(capsys, "bench", "board_games:TicTacToe", *measured)  # it raises otherwise
     assert min(result["microseconds"].values()) > 0
 
 

@@ -40,6 +40,7 @@ def test_ranges_of_rows_that_are_sorted_by_dt_take_equally_long() -> None:
     seconds = [dt[start:stop].sum() * 1e-5 for start, stop in cut(0, 1000, dt, 1e-5, 2)]
     assert 0.01 < max(seconds) < 0.0131
     assert min(seconds) > 0
+    assert len(list(cut(0, 1000, 1, 1e-3, 2, fine_seconds=0.05))) > 80, "ranges stay short"
 
 
 def test_each_token_is_taken_once(tokens: Tokens) -> None:

@@ -125,13 +125,6 @@ class FastConnectFour(_Fast, ConnectFour):
     pass
 
 
-class FiveByFour(FastConnectFour):
-    """Connect Four with five columns and four rows: a draw."""
-
-    rows, columns = 4, 5
-    state_attributes = (("board", np.int8, (20,)),)
-
-
 class SixByFour(FastConnectFour):
     """Connect Four with six columns and four rows: the second player wins."""
 
@@ -209,6 +202,22 @@ class Late(Script):
     ends: ClassVar = {"0" * 7: 1.0, "1" + "0" * 13: 1.0} | {
         f"1{reply}0": 1.0 for reply in range(1, 9)
     }
+
+
+class Dice(Script):
+    """Six moves, each of the number that a die shows; only the mask tells it."""
+
+    state_attributes = ("moves", "die")
+
+    def _info(self) -> dict[str, Any]:
+        self.die = int(self.np_random.integers(3))
+        return {"action_mask": np.arange(9) == self.die, "to_play": len(self.moves) % 2}
+
+    def step(self, action: Any) -> Any:
+        if action != self.die:
+            raise ValueError("this action is not legal")
+        self.moves += "0"
+        return 0, 0.0, len(self.moves) == 6, False, self._info()
 
 
 class Thirds(gymnasium.Env[Any, Any]):

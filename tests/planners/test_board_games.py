@@ -11,9 +11,9 @@ import pytest
 from board_games import (
     ConnectFour,
     Corridor,
+    Dice,
     FastConnectFour,
     FastTicTacToe,
-    FiveByFour,
     Late,
     Lines,
     Nim,
@@ -24,6 +24,7 @@ from board_games import (
     rules,
 )
 from gymnasium import spaces
+from gymnasium.wrappers import RecordEpisodeStatistics
 from usual import first_of
 
 import plangym_like
@@ -167,6 +168,9 @@ def test_every_move_may_be_told_to_the_next_search() -> None:
                 planner.advance(wrong)
         planner.advance(0)
         assert planner.plan(_after(env, [4, 0]), budget=10, seed=0).info["nodes"] > 20
+        with pytest.raises(InputError, match="too small"):
+            planner.plan(_after(env, []), budget=1)
+        planner.advance(4)  # nothing is kept of this search
         # The second game ends, and the last one is played otherwise.
         starts = [_after(env, []), _after(env, [0, 3, 1, 4]), _after(env, [4]), _after(env, [0])]
         planner.plan_batch(starts, budget=400, seed=0)
@@ -239,6 +243,14 @@ def test_dice_of_the_rules_are_not_known_before_they_fall(maker: Any) -> None:
         assert after.info["player"] == 1 and after.info["nodes"] > 30
         assert not maker(env, outcomes=1).plan(start, budget=10_000, seed=0).info["solved"]
         assert play(OpenLoopMCTS(env), 9, start, budget=300, seed=0).ended
+    with plangym_like.make("openspiel/pig", wrappers=[RecordEpisodeStatistics]) as env:
+        assert maker(env).outcomes == 32, "wrappers do not make dice known"
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_dice_that_only_masks_show(maker: Any) -> None:
+    with plangym_like.make(Dice) as env:
+        assert play(maker(env, outcomes=9), 6, env.reset(seed=0), budget=300, seed=0).ended
 
 
 THREE = [[3, 3, 2, 2]]
@@ -267,19 +279,13 @@ def test_forced_wins_in_connect_four(moves: list[int], maker: Any) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("game", "simulations", "score"), [(FiveByFour, 20_000, 0.0), (SixByFour, 40_000, -1.0)]
-)
-def test_small_boards_of_connect_four_have_their_known_values(
-    game: type[Lines], simulations: int, score: float
-) -> None:
-    # The values are those of an exhaustive search (alpha-beta).
-    size = game.rows * game.columns
-    with plangym_like.make(game) as env:
-        planner = UCT(env, batch=512, rollout=size, **rules(game))
-        played = play(planner, size, budget=simulations * size, seed=0)
+def test_a_small_board_of_connect_four_has_its_known_value() -> None:
+    # The value is that of an exhaustive search (alpha-beta).
+    with plangym_like.make(SixByFour) as env:
+        planner = UCT(env, batch=512, rollout=24, **rules(SixByFour))
+        played = play(planner, 24, budget=40_000 * 24, seed=0)
         winner = played.rewards[-1] * (1 if len(played) % 2 else -1)
-        assert played.ended and winner == score
+        assert played.ended and winner == -1.0
 
 
 @functools.cache
@@ -352,6 +358,9 @@ def test_random_shooting_maximises_the_score_of_games() -> None:
         planner = planners.RandomShooting(env, discount=0.9)
         with pytest.raises(InputError, match="takes no discount"):
             planner.plan(env.reset(seed=0), budget=1_000)
+    steered = type("Steered", (Corridor,), {"action_space": spaces.Box(2, 2.9, ())})
+    with plangym_like.make(steered) as env:  # its masks have no meaning
+        assert planners.RandomShooting(env).plan(env.reset(), budget=300, seed=0).score == 1.0
 
 
 def test_errors_of_functions_of_states_are_their_own() -> None:
@@ -436,6 +445,7 @@ def test_a_row_says_nothing_of_players_and_masks(maker: Any, game: Any) -> None:
         (lambda info: info | {"rewards": np.zeros(1)}, "a player from 0 to 0, got 1"),
         (lambda info: {"rewards": np.zeros(2)}, "to_play.* is missing"),
         (lambda info: info | {"action_mask": info["action_mask"] * 2}, "hold 1 for a legal"),
+        (lambda info: info | {"action_mask": np.zeros(9)}, "without legal act"),
     ],
 )
 def test_infos_that_have_no_meaning_are_errors(change: Any, words: str) -> None:
@@ -470,23 +480,6 @@ def test_masks_and_players_in_observations_and_masks_of_actions_with_parts() -> 
             plan = UCT(env, rollout=9).plan(_after(env, moves), budget=500, seed=0)
             plans.append((plan.info["player"], plan.info["visits"].tolist()))
     assert plans[0] == plans[1]
-
-
-class NoMoves(TicTacToe):
-    """Forgets to end the game when no move is left."""
-
-    def step(self, action: Any) -> Any:
-        obs, reward, ended, truncated, info = super().step(action)
-        if (obs != 0).all():
-            ended = False
-        return obs, reward, ended, truncated, info
-
-
-def test_a_state_without_a_legal_action_is_an_error() -> None:
-    with plangym_like.make(NoMoves) as env:
-        start = env.reset(seed=0)
-        with pytest.raises(EnvApiError, match="has a state without legal actions"):
-            UCT(env, rollout=9).plan(start, budget=2_000, seed=0)
 
 
 class NoReward(Thirds):

@@ -82,7 +82,6 @@ def test_a_time_ends_a_search(cartpole: Any) -> None:
     [
         ({}, "a budget in transitions, or seconds"),
         ({"budget": 0}, "budget must be a whole number of at least 1"),
-        ({"budget": 1.5}, "budget must be a whole number of at least 1"),
         ({"seconds": 0}, "seconds must be a number of seconds above 0"),
         ({"seconds": float("nan")}, "seconds must be a number of seconds above 0"),
         ({"seconds": "5"}, "seconds must be a number of seconds above 0, got '5'"),
@@ -236,11 +235,6 @@ def test_all_actions_of_finite_spaces(space: Any, count: int) -> None:
 
 
 def test_spaces_that_are_refused() -> None:
-    with plangym_like.make("Pendulum-v1") as env, pytest.raises(InputError, match="UCT tries"):
-        all_actions(env, "UCT")
-    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match="MPPI needs"):
-        bounds(env, "MPPI")
-
     class Env:
         action_space: Any = gymnasium.spaces.MultiDiscrete([1000] * 20)
 

@@ -34,6 +34,8 @@ _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 _ANY_SIZE = ("history", "plugin_state", "userdata")
 # The number of episodes whose first steps show what changes.
 _TRIALS = 3
+# The ends of names of arrays on which constants depend that only MuJoCo 3.17 computes again.
+_PLACES = ("_pos", "_ipos", "_quat", "_iquat", "_size")
 # The arrays of options that rows can hold.
 _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
 # The parts of the integration state, by name: their flags in ascending order.
@@ -326,7 +328,8 @@ def _changeable(model: Any) -> dict[str, NDArray[Any]]:
 def with_fields(model: Any, fields: Mapping[str, ArrayLike]) -> list[Any]:
     """Return K copies of `model`, each with other values of some of its arrays.
 
-    MuJoCo computes the constants that depend on them, such as the mass of subtrees, again.
+    MuJoCo computes the constants that depend on them, such as the mass of subtrees, again. For
+    places and sizes of bodies, geoms and so on, this needs MuJoCo 3.17.
 
     Parameters
     ----------
@@ -338,16 +341,26 @@ def with_fields(model: Any, fields: Mapping[str, ArrayLike]) -> list[Any]:
     Raises
     ------
     InputError
-        The model has no such array; or the values have another shape, or are not finite.
+        The model has no such array; the values have another shape, or are not finite; or MuJoCo
+        cannot compute the constants.
     """
     every = _changeable(model)
     given = {name: _values_of(name, values, every.get(name)) for name, values in fields.items()}
     if len(counts := {len(values) for values in given.values()}) > 1:
         raise InputError(f"arrays of models must have the same length, got {sorted(counts)}")
+    stale = [name for name in given if name.endswith(_PLACES)]
+    if stale and tuple(map(int, mujoco.__version__.split(".")[:2])) < (3, 17):
+        raise InputError(
+            f"models has {stale[0]!r}, but MuJoCo {mujoco.__version__} does not compute the "
+            "constants that depend on places and sizes: give a sequence of models, or use 3.17"
+        )
     copies = [copy.copy(model) for _ in range(max(counts, default=0))]
     for number, version in enumerate(copies):
         _set_arrays(version, given, number)
-        mujoco.mj_setConst(version, mujoco.MjData(version))
+        try:
+            mujoco.mj_setConst(version, mujoco.MjData(version))
+        except mujoco.FatalError as error:
+            raise InputError(f"models: {', '.join(given)} cannot be changed: {error}") from error
         _set_arrays(version, given, number)  # MuJoCo may have computed some of them
     return copies
 

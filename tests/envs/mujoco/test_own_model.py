@@ -279,7 +279,6 @@ def test_vectorised_environments_take_models() -> None:
     ("options", "message"),
     [
         ({"observation": 3}, "observation must be a function"),
-        ({"terminated": 3}, "terminated must be a function"),
         ({"n_substeps": 0}, "n_substeps must be"),
         ({"reset": "straight"}, "reset must be a keyframe"),
         ({"control_range": (0, [1, 2, 3])}, "control_range must be a pair"),
@@ -410,7 +409,7 @@ def heavier(factor: float) -> Any:
     return model
 
 
-def test_versions_are_models_or_the_arrays_that_differ() -> None:
+def test_versions_are_models_or_the_arrays_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [heavier(2), heavier(5)]
     given[1].opt.gravity[2] = -3
     masses, gravity = [one.body_mass for one in given], [one.opt.gravity for one in given]
@@ -427,9 +426,13 @@ def test_versions_are_models_or_the_arrays_that_differ() -> None:
         ({"body_mass": 2.0}, r"of shape \(K, 4\)"),
         ({"body_mass": [masses[0] * np.nan]}, "finite"),
         ({"body_mass": masses, "opt.gravity": gravity[:1]}, "the same length"),
+        ({"body_ipos": np.ones((1, 4, 3))}, "body_ipos"),  # which the compiler took to be 0
     ):
         with pytest.raises(InputError, match=message):
             arm(models=fields)
+    monkeypatch.setattr(mujoco, "__version__", "3.16.1")
+    with pytest.raises(InputError, match=r"'geom_size', but MuJoCo 3.16.1 does not compute"):
+        arm(models={"geom_size": [heavier(1).geom_size]})
 
 
 @pytest.mark.parametrize("engine", first_of([True, False]))
