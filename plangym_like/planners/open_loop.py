@@ -225,6 +225,8 @@ class OpenLoopMCTS(TreePlanner):
         after, found = search.starts.states, [(0, -1)] * len(search.starts.states)
         if len(after) != kept.memory.tree.roots:
             return found
+        if self.stochastic and kept.memory.tree.players > 1:
+            return found  # another outcome may be the turn of another player
         states = kept.state.reshape(len(after), -1)
         shape = (len(after), *self.actions.shape[1:])
         played = [actions.reshape(shape) for actions in (kept.action, *kept.replies)]
