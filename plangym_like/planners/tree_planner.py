@@ -540,10 +540,13 @@ def _outcome_keys(step: BatchTransition, turns: Turns) -> NDArray[np.int64]:
     """
     count = len(step.rewards)
     observed = digests(make_key("obs")(step.obs, step.infos, step.states), count)
-    masks = [b""] * count
-    if turns.legal is not None:  # which it is, too, if only other states have masks
-        masks = [b"" if mask.all() else mask.tobytes() for mask in turns.legal]
-    columns = (step.rewards, step.terminateds, step.truncateds, turns.to_play)
-    rows = zip(observed, masks, *(column.tolist() for column in columns), strict=True)
+    columns = (step.rewards, step.terminateds, step.truncateds)
+    rows: list[tuple[Any, ...]]
+    rows = [*zip(observed, *(column.tolist() for column in columns), strict=True)]
+    movers, legal = turns.to_play.tolist(), turns.legal
+    for index in range(count):
+        mask = b"" if legal is None or legal[index].all() else legal[index].tobytes()
+        if mask or movers[index]:
+            rows[index] += (mask, movers[index])
     keys = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows]
     return np.array([int.from_bytes(key, signed=True) for key in keys], np.int64)
