@@ -427,11 +427,11 @@ class _Forms:
         # their usual types.
         self._indices = [at for at, each in enumerate(sized) if len(each.shape or "ab") > 1]
         self._tables = [at for at in self._indices if sized[at].shape]
-        self._numbers = [
-            (at, _PYTHON.get(_LETTERS[dtype.str], dtype.type))
+        self._numbers = {
+            at: _PYTHON.get(_LETTERS[dtype.str], dtype.type)
             for at, (_, dtype, shape) in enumerate(sized)
             if shape is None
-        ]
+        }
         self._pairs = [*itertools.combinations(arrays, 2)]
         self._decoders = decoders
         self.nbytes = len(self._indices) and 1 + len(self._indices)
@@ -440,7 +440,7 @@ class _Forms:
 
     def are_usual(self, values: Sequence[Any]) -> bool:
         """Return whether `values` have their usual forms, and no two of them are one array."""
-        for index, kind in self._numbers:
+        for index, kind in self._numbers.items():
             if type(values[index]) is not kind:
                 return False
         for index in self._tables:
@@ -468,7 +468,7 @@ class _Forms:
         if shape is not None:
             order = in_order_of_memory(value)[0]
             return 0 if value.flags.c_contiguous else self._orders(index).index(order)
-        if kind is dict(self._numbers)[index]:
+        if kind is self._numbers[index]:
             return 0
         if kind not in _TYPES:
             raise SnapshotError(

@@ -75,9 +75,7 @@ class OwnCodec(AttributeCodec):
         }
 
     def values(self) -> Sequence[Any]:
-        own = self._base._np_random
-        if (own is not self._known and self._follow(own)) or self._seeds.n_children_spawned:
-            raise self._spawned()
+        self._refuse_spawned()
         found: Sequence[Any] = self._owner.read()
         return found
 
@@ -97,19 +95,20 @@ class OwnCodec(AttributeCodec):
         self._known = _NoSeeds
         super().reseed(seed)
 
-    def _follow(self, own: Any) -> bool:
-        """Note that `own` is the generator now; return whether it has spawned others."""
-        seeds = _NoSeeds if own is None else own.bit_generator.seed_seq
-        self._known, self._seeds = own, seeds if hasattr(seeds, "n_children_spawned") else _NoSeeds
-        return bool(self._seeds.n_children_spawned)
-
-    def _spawned(self) -> SnapshotError:
-        vars(self)["put"] = self._put_anew
-        return SnapshotError(
-            f"{type(self._base).__name__}.np_random has spawned generators, and rows do not hold "
-            "how many: draw seeds for new generators from it, or make the environment with "
-            "snapshot='replay'"
-        )
+    def _refuse_spawned(self) -> None:
+        """Raise `SnapshotError` if the generator has spawned others, which rows do not count."""
+        own = self._base._np_random
+        if own is not self._known:
+            seeds = _NoSeeds if own is None else own.bit_generator.seed_seq
+            counts = hasattr(seeds, "n_children_spawned")
+            self._known, self._seeds = own, seeds if counts else _NoSeeds
+        if self._seeds.n_children_spawned:
+            vars(self)["put"] = self._put_anew
+            raise SnapshotError(
+                f"{type(self._base).__name__}.np_random has spawned generators, and rows do not "
+                "hold how many: draw seeds for new generators from it, or make the environment "
+                "with snapshot='replay'"
+            )
 
     def _put_anew(self, values: Sequence[Any]) -> None:
         """Restore a state after the generator has spawned others, which no row holds."""
@@ -140,9 +139,7 @@ class SaveLoadCodec(OwnCodec):
         super().__init__(base, name, capacity, [Attribute("state", *form)])
 
     def values(self) -> Sequence[Any]:
-        own = self._base._np_random
-        if (own is not self._known and self._follow(own)) or self._seeds.n_children_spawned:
-            raise self._spawned()
+        self._refuse_spawned()
         saved = self._base.save_state()
         # NumPy returns scalars for arrays without axes.
         return (

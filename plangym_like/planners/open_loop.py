@@ -213,7 +213,7 @@ class OpenLoopMCTS(TreePlanner):
         memory.horizon, turns = horizon, search.turns
         if self.stochastic and turns.legal is not None:  # the nodes are those of other outcomes
             tree, roots = memory.tree, slice(memory.tree.roots)
-            tree["to_play"][roots], tree["closed"][roots] = turns.to_play, ~turns.legal
+            tree["closed"][roots] = ~turns.legal
             tree["visits"][roots] *= turns.legal
             tree["total"][roots] *= turns.legal
         return memory
@@ -223,10 +223,10 @@ class OpenLoopMCTS(TreePlanner):
 
     def _nodes_kept(self, kept: Kept, search: Search) -> list[tuple[int, int]]:
         after, found = search.starts.states, [(0, -1)] * len(search.starts.states)
-        if len(after) != kept.memory.tree.roots:
+        tree: SearchTree = kept.memory.tree
+        # After another outcome of chance, it may be the turn of another player.
+        if len(after) != tree.roots or (self.stochastic and tree.players > 1):
             return found
-        if self.stochastic and kept.memory.tree.players > 1:
-            return found  # another outcome may be the turn of another player
         states = kept.state.reshape(len(after), -1)
         shape = (len(after), *self.actions.shape[1:])
         played = [actions.reshape(shape) for actions in (kept.action, *kept.replies)]

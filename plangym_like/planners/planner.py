@@ -498,11 +498,7 @@ def play(
             ended = bool(result.terminateds[0] or result.truncateds[0])
             watch(len(moves), total, f"step {len(moves)}")
     actions, held, rewards = zip(*moves, strict=True)
-    info = {
-        name: np.array([-1 if one[name] is None else one[name] for one in roots])
-        for name in _OF_ROOTS
-        if name in roots[0]
-    }
+    info = _stacked_roots(roots)
     if seconds is not None:
         info["late"] = np.maximum(np.diff([0.0, *(one[2] for one in curve)]) - seconds, 0.0)
     return Plan(
@@ -516,6 +512,15 @@ def play(
         np.array(curve, CURVE),
         info,
     )
+
+
+def _stacked_roots(roots: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the infos of T searches as arrays ``(T, ...)``; lengths that are not known are -1."""
+    return {
+        name: np.array([-1 if one[name] is None else one[name] for one in roots])
+        for name in _OF_ROOTS
+        if name in roots[0]
+    }
 
 
 def _spawned(rng: np.random.Generator) -> np.random.Generator:
