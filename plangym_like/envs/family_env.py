@@ -285,8 +285,8 @@ def suggest_state_attributes(simulator: Simulator, base: Any, saved_as: str) -> 
             logger.warning(
                 "%s is saved as %s. Stepping it from a state takes %.0f us here, %.0f us of them "
                 "for saving and restoring. It is about %.1f times as fast if its class lists all "
-                "attributes that steps and resets change, those that are C-contiguous arrays with "
-                "their dtype and shape: "
+                "attributes that steps and resets change, and says the dtype and shape of "
+                "C-contiguous arrays: "
                 "state_attributes = ['score', ('board', np.int64, (4, 4)), ...]",
                 *(qualified_name(kind), saved_as),
                 *(1e6 * (step + saving), 1e6 * saving, gain),
