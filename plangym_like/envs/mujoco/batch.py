@@ -294,20 +294,19 @@ class Engine:
         With the robot of `recording`, `suits` is true of it.
     threads : int
         The number of threads, with that of the caller.
+    capacity : int
+        The most rows of one block.
 
     Attributes
     ----------
-    capacity : int
-        The most rows of one block.
     states : array ``(capacity, S) float64``
         The integration state of each row.
     """
 
-    def __init__(self, recording: Recording, threads: int) -> None:
+    def __init__(self, recording: Recording, threads: int, capacity: int) -> None:
         robot, self._recording = recording.robot, recording
         self._stage, self._substeps = robot.stage, 1
-        self.capacity = _ENGINE_ROWS if threads == 1 else threads * _THREAD_ROWS
-        self._batch = mujoco_batch.Batch(robot.simulation()[0], self.capacity, threads)
+        self._batch = mujoco_batch.Batch(robot.simulation()[0], capacity, threads)
         if threads > 1:
             fork_safety.close_in_copies(self)
         self.states: NDArray[np.float64] = self._batch.state
@@ -341,7 +340,7 @@ class Engine:
         models, self._substeps = simulation.model, simulation.substeps
         if self._recording.robot.versions:
             models = [one.model for one in self._recording.simulations(numbers)]
-            models = models * (count // len(models)) + models[:1] * (self.capacity - count)
+            models = models * (count // len(models)) + models[:1] * (len(self.states) - count)
         self._batch.set_models(models)  # they may have been changed since the last call
         self.states[:count] = numbers[:, : self.states.shape[1]]
 
@@ -357,7 +356,7 @@ class Engine:
         """
         count = len(controls)
         self._controls[:count] = controls
-        rows = np.zeros(self.capacity, bool)
+        rows = np.zeros(len(self.states), bool)
         rows[:count] = going
         try:
             self._batch.step(rows, self._substeps, self._stage)
@@ -461,7 +460,8 @@ class RobotKernel(Kernel):
     def _engine(self, threads: int) -> Engine:
         engine = self._engines.get(threads)
         if engine is None:
-            engine = self._engines[threads] = Engine(self._recording, threads)
+            capacity = self._rows_at_once(1, threads)
+            engine = self._engines[threads] = Engine(self._recording, threads, capacity)
         return engine
 
     def step(self, rows: Rows, first: int, last: int) -> None:
@@ -485,10 +485,14 @@ class RobotKernel(Kernel):
             block = slice(start, min(start + size, last))
             held, most = self._held_frames(rows.inputs, block)
             actions = plans[block] if most == 1 else plans[block].repeat(most, axis=1)
-            if engine is not None and actions.shape[1] == 1:
-                self._run_frame(engine, rows, block, actions)
-            else:
-                self._run(engine, rows, block, actions, held * horizon, most)
+            try:
+                if engine is not None and actions.shape[1] == 1:
+                    self._run_frame(engine, rows, block, actions)
+                else:
+                    self._run(engine, rows, block, actions, held * horizon, most)
+            except Exception as error:
+                # Which row raises is shown by the environment's own steps.
+                raise NotVectorisableError from error
 
     def _held_frames(self, inputs: Inputs, block: slice) -> tuple[int | NDArray[np.int64], int]:
         """Return how many frames each row of `block` holds an action, and the maximum of these."""

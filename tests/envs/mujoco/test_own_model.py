@@ -157,6 +157,21 @@ def test_the_engine_of_mujoco_gives_the_bytes_of_our_own_loop(
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("n_workers", [2, None])
+def test_an_error_of_a_function_names_its_row(n_workers: int | None) -> None:
+    def reward(data: Any) -> Any:
+        if (data.time > 1.0).any():
+            raise ValueError("too late")
+        return data.time
+
+    with make_mujoco(ARM, reward=reward, n_workers=n_workers) as env:
+        states = np.repeat(env.reset(seed=0).state[None], 600, axis=0)
+        states[333] = env.make_state(time=1.0)
+        with pytest.raises(ValueError, match="too late") as failure:
+            env.step_batch(np.zeros((600, 2)), states)
+    assert failure.value.__notes__ == ["(in row 333 of a batch of 600)"]
+
+
 def test_python_callbacks_of_mujoco_are_called() -> None:
     with make_mujoco(ARM, reward=reach, n_substeps=2) as env:
         state, actions = env.reset(seed=0).state, np.ones((3, 2))
