@@ -18,7 +18,6 @@ from plangym_like.errors import (
     ImpureEnvironmentError,
     RewardError,
     SnapshotError,
-    StateCapacityError,
     StateFormatError,
 )
 
@@ -80,14 +79,6 @@ def test_wrappers_are_around_each_step_not_around_chunks() -> None:
     before = Sleds.chunks
     assert (env.step_batch(np.zeros(10, int), states).rewards >= -0.5).all()
     assert Sleds.chunks == before
-
-
-def test_a_state_that_grows_says_which_option_makes_room() -> None:
-    env = plangym_like.make(Log, snapshot="native")
-    env.reset(seed=0)
-    with pytest.raises(StateCapacityError, match="state_capacity="):
-        for _ in range(1000):
-            env.step(1, return_state=True)
 
 
 def test_a_damaged_row_is_refused() -> None:
