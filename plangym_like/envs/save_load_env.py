@@ -87,9 +87,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
     Its class may list the attributes that are its state: ``state_attributes = ["board", "score"]``.
     An entry is the name of an attribute, whose value may be any plain data, or a tuple of name and
     dtype for a number, or of name, dtype and shape for an array: ``("board", np.int8, (4, 4))``.
-    Attributes with a dtype make rows of a fixed, small size, and are saved faster. Their values
-    must have exactly this dtype: an ``int64``, ``float64`` or ``bool`` is a Python ``int``,
-    ``float`` or ``bool``, any other number a NumPy scalar, and an array is C-contiguous.
+    Attributes with a dtype make rows of a fixed, small size, and are saved faster. Numbers must be
+    Python's for ``int64``, ``float64`` and ``bool``, else NumPy's; arrays must be C-contiguous.
 
     Otherwise, ``save_state()`` returns the state as plain data. A C-contiguous array that always
     has the same dtype and shape makes the smallest rows, and allows stepping many rows at once.
@@ -228,8 +227,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
             return super().reset(seed, options)
         before = attributes(self.env)
         found = super().reset(seed, options)
-        names = self._unsaved(before)
-        if names:
+        if names := self._unsaved(before):
             super().reset(0)  # which does what it does without options
             raise SnapshotError(
                 f"the options of reset change {', '.join(names)}, which no state row holds: add it "
