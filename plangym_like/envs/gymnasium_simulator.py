@@ -43,6 +43,7 @@ from plangym_like.envs.wrapping import (
     spaces_of,
     takes,
     transforms_of,
+    without_order,
     without_time_limit,
     wrap,
 )
@@ -221,7 +222,8 @@ class GymnasiumSimulator(RenderingSimulator):
         if callable(self.name):
             known = mode if takes(self.name, "render_mode") else {}
             return as_env(call_source(self.name, {**known, **self.env_kwargs}), self.name)
-        return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
+        options = {"disable_env_checker": True, **mode, **self.env_kwargs}
+        return without_order(gymnasium.make(self.name, **options))
 
     @abc.abstractmethod
     def make_codec(self) -> Codec:
