@@ -110,12 +110,7 @@ class SequentialLanes(Lanes):
                         is_reset = True
                         value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
-                if type(info) is dict and (
-                    not info or _CONSTANTS.issuperset(map(type, info.values()))
-                ):
-                    infos[lane] = info.copy()
-                else:
-                    infos[lane] = owned_info(info)
+                infos[lane] = {} if type(info) is dict and not info else _copied(info)
                 if type(value) is np.ndarray:
                     fits = plain and value.dtype is dtype and value.shape == shape
                 else:
@@ -152,6 +147,13 @@ class SequentialLanes(Lanes):
             if not np.count_nonzero(offsets >= count):
                 return
         raise ActionError(f"actions must be in {self.action_space}, got {actions.dtype} {actions}")
+
+
+def _copied(info: Any) -> dict[str, Any]:
+    """Return what `owned_info` returns, in less time if nothing in `info` needs a copy."""
+    if type(info) is dict and _CONSTANTS.issuperset(map(type, info.values())):
+        return info.copy()
+    return owned_info(info)
 
 
 def as_gym_env(env: Any) -> Any:
