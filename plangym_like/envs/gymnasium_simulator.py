@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows
@@ -43,7 +44,6 @@ from plangym_like.envs.wrapping import (
     spaces_of,
     takes,
     transforms_of,
-    without_order,
     without_time_limit,
     wrap,
 )
@@ -223,7 +223,11 @@ class GymnasiumSimulator(RenderingSimulator):
             known = mode if takes(self.name, "render_mode") else {}
             return as_env(call_source(self.name, {**known, **self.env_kwargs}), self.name)
         options = {"disable_env_checker": True, **mode, **self.env_kwargs}
-        return without_order(gymnasium.make(self.name, **options))
+        env: Any = gymnasium.make(self.name, **options)
+        # No `OrderEnforcing`: it takes time in each step, and a `PlanEnv` resets its environment.
+        if type(env) is TimeLimit and type(env.env) is OrderEnforcing:
+            env.env = env.env.env
+        return env.env if type(env) is OrderEnforcing else env
 
     @abc.abstractmethod
     def make_codec(self) -> Codec:

@@ -256,18 +256,6 @@ def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     return env
 
 
-def without_order(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Return the chain `env` without the `OrderEnforcing` that ``gymnasium.make`` puts into it.
-
-    It takes time in each step, and a `PlanEnv` resets its environment before the first step.
-    """
-    if type(env) is OrderEnforcing:
-        return env.env
-    if type(env) is TimeLimit:
-        env.env = without_order(env.env)
-    return env
-
-
 def omit_unread_screens(env: gymnasium.Env[Any, Any]) -> None:
     """Let a game in `env` return blank observations if only an `AtariPreprocessing` gets them.
 
