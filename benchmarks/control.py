@@ -85,9 +85,9 @@ def controllers(n_workers: int, batch: int, horizon: int) -> dict[str, Controlle
 
     def ours(planner: Planner) -> Callable[[], object]:
         def plan_once() -> object:
-            planner.advance()
             # CEM makes the batch smaller for budgets of less than five batches.
-            return planner.plan(state, budget=budget if planner is mppi else 5 * budget, seed=0)
+            planner.plan(state, budget=budget if planner is mppi else 5 * budget, seed=0)
+            return planner.advance()
 
         return plan_once
 

@@ -39,10 +39,10 @@ class Task:
     also: tuple[tuple[str, str, str], ...] = ()
 
 
-def _ours(n_workers: int | None, horizon: int = 0) -> Entry:
+def _ours(n_workers: int | None, horizon: int = 0, *, bare: bool = False) -> Entry:
     label = f"plangym_like, {n_workers} workers" if n_workers else "plangym_like, serial"
     key = "ours" if n_workers else "ours_serial"
-    options = {"n_workers": n_workers, "horizon": horizon}
+    options = {"n_workers": n_workers, "horizon": horizon, "bare": bare}
     return Entry(key, label, "ours", "ours", options)
 
 
@@ -111,6 +111,13 @@ TASKS = (
         _cheetah(HORIZON),
         "rollout_2",
         _TOLD,
+    ),
+    Task(
+        "model",
+        f"HalfCheetah's XML file and a reward of one line, {ROWS} states",
+        "HalfCheetah-v5",
+        (_ours(2, bare=True), _ours(None, bare=True), _batch(2), _batch(1), _mjbatch()),
+        "batch",
     ),
     _robot("Ant"),
     _robot("Humanoid"),

@@ -42,10 +42,25 @@ def open_job(
     return Work(step=step, close=env.close, evidence=summarise(observations, rewards))
 
 
-def make(job: Job, *, n_workers: int | None, far: bool = False, **where: Any) -> Any:
-    """Make the environment; `where` may name a cluster, `far`: one whose cores are elsewhere."""
+def make(
+    job: Job, *, n_workers: int | None, far: bool = False, bare: bool = False, **where: Any
+) -> Any:
+    """Make the environment; `where` may name a cluster, `far`: one whose cores are elsewhere.
+
+    `bare`: an environment of the robot's XML file and a reward of our own.
+    """
     import plangym_like
 
+    if bare:
+        import gymnasium
+
+        robot: Any = gymnasium.make(job.env_id).unwrapped
+        return plangym_like.make_mujoco(
+            robot.fullpath,
+            reward=lambda data: data.qvel[:, 0] - 0.1 * (data.ctrl**2).sum(axis=1),
+            n_substeps=robot.frame_skip,
+            n_workers=n_workers,
+        )
     if far:
         assert n_workers is not None
         start_far_node(n_workers, where["object_store_memory"])

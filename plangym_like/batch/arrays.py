@@ -32,7 +32,8 @@ class Inputs:
     for all rows, or ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says
     whether the checksums of the states have been verified. ``last_infos`` says whether rollouts on
     this machine return the info of each row's last step, which audits compare. ``legal`` says
-    whether rollouts replace actions that are not legal; see `Simulator.plays_out`.
+    whether rollouts replace actions that are not legal; see `Simulator.plays_out`. ``threads`` is
+    the number of threads of this process that step the rows; see `Simulator.takes_threads`.
     """
 
     count: int
@@ -44,6 +45,7 @@ class Inputs:
     verified: bool = True
     last_infos: bool = False
     legal: bool = False
+    threads: int = 1
 
 
 class SubmitOptions(NamedTuple):

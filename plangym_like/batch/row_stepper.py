@@ -358,6 +358,15 @@ class RowStepper:
         """Return `Simulator.state_difference` of two payloads."""
         return self.simulator.state_difference(one, other)
 
+    def takes_threads(self, inputs: Inputs) -> bool:
+        """Return whether this process can step `inputs` on several threads."""
+        with self.lock:
+            self.ensure_open()
+            with not_in_use(self.current.in_use):
+                if self.current.row is None:
+                    self.current.set_aside()
+                return self.simulator.takes_threads(inputs)
+
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False
     ) -> dict[int, Exception] | None:

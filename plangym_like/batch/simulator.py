@@ -18,7 +18,7 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import Leaf, Outcome, Rows, dt_of, put_outcome
+from plangym_like.batch.arrays import Inputs, Leaf, Outcome, Rows, dt_of, put_outcome
 from plangym_like.batch.layout import GameFacts
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.errors import EnvApiError, InputError, RewardError, SnapshotError
@@ -265,6 +265,13 @@ class Simulator(abc.ABC):
     @property
     def steps_batches(self) -> bool:
         """Whether stepping many rows at once is possible and faster than stepping each alone."""
+        return False
+
+    def takes_threads(self, inputs: Inputs) -> bool:
+        """Return whether `step_rows` can step the rows of `inputs` on several threads.
+
+        It then uses ``inputs.threads``. The results do not depend on their number.
+        """
         return False
 
     @property

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import itertools
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chains import note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import kind_of
 from plangym_like.snapshots.known_wrappers import StateOwner, columns_of, restart_generators
-from plangym_like.snapshots.plain_data import in_order_of_memory
 from plangym_like.states.rows import Row, padded
 
 # Bytes reserved for growing data, besides twice the size that they have at first.
@@ -30,11 +28,8 @@ _SLACK = 1024
 _LENGTH = struct.Struct("<Q")
 # The dtypes that a number may have, and their letters in the module `struct`.
 _LETTERS = {np.dtype(letter).str: letter for letter in "?bBhHiIqQefd"}
-# The types that a number may have, in the order of their numbers in state rows.
-_TYPES: list[Any] = [bool, int, float, *(np.dtype(letter).type for letter in "?bBhHiIlLqQefd")]
+# Numbers with these letters are numbers of Python, all others are of NumPy.
 _PYTHON: dict[str, Any] = {"?": bool, "q": int, "d": float}
-# Arrays with more axes must be C-contiguous: a byte holds the order of so many.
-_MOST_AXES = 5
 
 
 class Codec(abc.ABC):
@@ -137,8 +132,8 @@ class AttributeCodec(Codec):
     A payload holds the attributes that have a dtype, one after the other; then, if there are
     others, the length of their values as plain data, and these data. A number with the dtype
     ``int64``, ``float64`` or ``bool`` is restored as one of Python, any other as one of NumPy, and
-    an array is C-contiguous; but see `keeps_forms`. Subclasses may replace `values` and `put`, and
-    `encoded` and `decoded`.
+    an array is C-contiguous. Subclasses may replace `values` and `put`, and `encoded` and
+    `decoded`.
 
     Parameters
     ----------
@@ -154,9 +149,11 @@ class AttributeCodec(Codec):
         The attributes, those with a dtype first.
     layout : numpy.dtype
         A structure of the attributes that have a dtype.
-    keeps_forms : bool
-        Whether numbers are restored with the types, and arrays with the order of axes in memory,
-        that they had when they were saved (see `_Forms`).
+    is_strict : bool
+        Whether saving raises an error if a number has another type than after a restore, or if two
+        attributes are the same array.
+    without_dtype : str
+        What errors advise, so that a value of any type, shape and order of axes can be saved.
 
     Raises
     ------
@@ -166,7 +163,8 @@ class AttributeCodec(Codec):
 
     attributes: tuple[Attribute, ...] = ()
     layout: np.dtype[Any] = np.dtype([])
-    keeps_forms: bool = False
+    is_strict: bool = False
+    without_dtype: str = "leave out its dtype: then any value is saved as it is"
 
     def __init__(
         self, base: Any, attributes: Sequence[Attribute], capacity: int | None = None
@@ -175,34 +173,34 @@ class AttributeCodec(Codec):
         sized: list[Attribute] = []
         plain: list[Attribute] = []
         fields, plain_names, letters = [], [], "="
-        self._decoders: list[Callable[[Any], Any] | None] = []
+        # The types of the attributes with a dtype; which of them are arrays, and what restores
+        # numbers of NumPy.
+        self._kinds: list[type] = []
+        self._arrays: list[int] = []
+        self._decoders: list[tuple[int, type]] = []
         for each in attributes:
             if each.dtype is None:
                 plain.append(each)
                 plain_names.append(each.name)
                 continue
             name, dtype, shape = each.name, np.dtype(each.dtype), each.shape
+            letter = _letter_of(f"{type(base).__name__}.{name}", dtype, shape)
+            letters += letter
+            if shape is not None:
+                self._arrays.append(len(sized))
+            elif letter not in _PYTHON:
+                self._decoders.append((len(sized), dtype.type))
+            self._kinds.append(np.ndarray if shape is not None else _PYTHON.get(letter, dtype.type))
             sized.append(Attribute(name, dtype, shape))
             fields.append((name, dtype, shape or ()))
-            letter, decode = _packing_of(f"{type(base).__name__}.{name}", dtype, shape)
-            letters += letter
-            self._decoders.append(decode)
-        # Whether all of these are numbers of Python, which are packed as they are.
-        self._are_plain = not any(self._decoders)
-        self._arrays = [at for at, each in enumerate(sized) if each.shape is not None]
-        self._forms: _Forms | None = None
-        # Where the forms begin; 0 if there are none.
-        self._forms_at = 0
-        if self.keeps_forms and sized:
-            self._forms = _Forms(self, sized, self._arrays, self._decoders, letters)
-            self._forms_at = self._forms.at
-            letters += f"{self._forms.nbytes}x"  # zeros, unless a form is unusual
+        self._pairs = [*itertools.combinations(self._arrays, 2)]
         self._sized, self.attributes = sized, (*sized, *plain)
         self._plain_names = tuple(plain_names)
         self.layout = np.dtype(fields)
         names = (*(self.layout.names or ()), *plain_names)
         self._owner = StateOwner(type(base).__name__, base, names)
-        self._packing = _packing_with_zeros(letters)
+        size = struct.calcsize(letters)
+        self._packing = struct.Struct(f"{letters}{padded(size) - size}x")
         self._plain_at = self.nbytes = self._packing.size
         if self._plain_names:
             values = self.values()
@@ -268,8 +266,6 @@ class AttributeCodec(Codec):
                 raise InputError(f"this state has no field {name!r}; its fields are {told}")
             else:
                 _put_number(fields[name][0, ...], name, value)
-                if self._forms is not None:
-                    self._forms.fit(payload, name, value)
         if plain:
             now = self._plain_by_name(payload)
             values = *self._sized_values(payload), *{**now, **plain}.values()
@@ -283,19 +279,17 @@ class AttributeCodec(Codec):
 
     def read(self, payload: Row) -> None:
         values = self.values()
-        fields = given = values[: len(self._sized)] if self._plain_names else values
-        packing, forms = self._packing, self._forms
-        if not self._are_plain:
-            fields = [
-                value if shape is None else self._bytes_of(value, name, dtype, shape)
-                for value, (name, dtype, shape) in zip(values, self._sized, strict=False)
-            ]
-        if forms is not None and not forms.are_usual(given):
-            packing, fields = forms.packing, (*fields, forms.of(given))
+        fields: Any = values[: len(self._sized)] if self._plain_names else values
+        if self.is_strict:
+            self._check_types(fields)
+        if self._arrays:
+            fields = [*fields]
+            for at in self._arrays:
+                fields[at] = self._bytes_of(fields[at], at)
         try:
-            packing.pack_into(payload.data, 0, *fields)
+            self._packing.pack_into(payload.data, 0, *fields)
         except struct.error as error:
-            told = ", ".join(map(repr, fields[: len(self._sized)]))
+            told = ", ".join(map(repr, fields))
             raise SnapshotError(
                 f"{self.place(self.attributes[0].name)} and the attributes after it cannot be "
                 f"saved: {told} are not numbers of the dtypes that are given for them: {error}"
@@ -310,24 +304,56 @@ class AttributeCodec(Codec):
         self.put(values)
 
     def _sized_values(self, payload: Row) -> list[Any]:
-        memory, decoders = payload.data, self._decoders
-        fields = list(self._packing.unpack_from(memory))
-        if self._forms_at and memory[self._forms_at]:
-            assert self._forms is not None
-            decoders = self._forms.decoders(memory)
-        elif self._are_plain:
-            return fields
-        return [
-            field if decode is None else decode(field)
-            for field, decode in zip(fields, decoders, strict=False)
-        ]
+        fields = list(self._packing.unpack_from(payload.data))
+        for at, kind in self._decoders:
+            fields[at] = kind(fields[at])
+        for at in self._arrays:
+            shape: Any
+            _, dtype, shape = self._sized[at]
+            fields[at] = np.ndarray(shape, dtype, fields[at]).copy()
+        return fields
 
-    def _bytes_of(self, value: Any, name: str, dtype: Any, shape: tuple[int, ...]) -> bytes:
-        if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-            found = getattr(value, "shape", None)
-            told = kind_of(value) if found is None else f"{value.dtype}{found}"
-            raise SnapshotError(f"{self.place(name)} is {told}, not an array {dtype}{shape}")
-        return value.tobytes()
+    def _check_types(self, values: Sequence[Any]) -> None:
+        """Raise `SnapshotError` if a number has another type than after a restore.
+
+        Two entries that are the same array are an error too, because they would be two arrays.
+        """
+        found = [*map(type, values)]
+        if found != self._kinds:
+            for at, kind in enumerate(self._kinds):
+                if found[at] is not kind and kind is not np.ndarray:
+                    raise self._wrong_number(values[at], at)
+        for first, second in self._pairs:
+            if values[first] is values[second]:
+                one, other = (self.place(self._sized[at].name) for at in (first, second))
+                raise SnapshotError(
+                    f"{one} and {other} are the same array, and would be two after a restore: "
+                    "make one a copy, or leave out the dtypes and shapes of both"
+                )
+
+    def _wrong_number(self, value: Any, at: int) -> SnapshotError:
+        (name, dtype, _), kind = self._sized[at], self._kinds[at]
+        told = kind.__name__ if kind.__module__ == "builtins" else f"np.{kind.__name__}"
+        return SnapshotError(
+            f"{self.place(name)} is {kind_of(value)}, but a number with the dtype {dtype} must "
+            f"have the type {told}: convert it with {told}(...), or {self.without_dtype}"
+        )
+
+    def _bytes_of(self, value: Any, at: int) -> bytes:
+        name, dtype, shape = self._sized[at]
+        if type(value) is not np.ndarray:
+            told = kind_of(value)
+        elif value.dtype != dtype or value.shape != shape:
+            told = f"an array {value.dtype}{value.shape}"
+        elif value.flags.c_contiguous:
+            return value.tobytes()
+        else:
+            told = "not C-contiguous"
+        raise SnapshotError(
+            f"{self.place(name)} is {told}, but must be a C-contiguous array {dtype}{shape}: "
+            "convert it, for example with np.asarray(value, dtype, order='C'), or "
+            f"{self.without_dtype}"
+        )
 
     # Attributes without a dtype
 
@@ -385,143 +411,6 @@ class AttributeCodec(Codec):
         return values
 
 
-class _Forms:
-    """The types of numbers, and the order in which the axes of arrays lie in memory, as bytes.
-
-    A row holds a byte that is 1 if any form is unusual, and one byte for each number, and for each
-    array of several axes. 0 is the usual form: a number as `AttributeCodec` restores it, or an
-    array that is C-contiguous. Any other byte is the number of a type, or of an order of axes,
-    which determines the last bits of sums.
-
-    Parameters
-    ----------
-    codec : AttributeCodec
-        The codec, which names attributes in errors.
-    sized : list of Attribute
-        The attributes with a dtype.
-    arrays : list of int
-        The indices of arrays among them.
-    decoders : list
-        What restores the usual form of each attribute.
-    letters : str
-        The format of the attributes for `struct`.
-
-    Attributes
-    ----------
-    packing : struct.Struct
-        The format of the attributes and their forms.
-    at, nbytes : int
-        The place of the forms in a payload, and their length; 0 if there are none.
-    """
-
-    def __init__(
-        self,
-        codec: AttributeCodec,
-        sized: list[Attribute],
-        arrays: list[int],
-        decoders: list[Any],
-        letters: str,
-    ) -> None:
-        self._codec, self._sized = codec, sized
-        # The indices of the attributes that have a byte; of these, the arrays, and the numbers with
-        # their usual types.
-        self._indices = [at for at, each in enumerate(sized) if len(each.shape or "ab") > 1]
-        self._tables = [at for at in self._indices if sized[at].shape]
-        self._numbers = {
-            at: _PYTHON.get(_LETTERS[dtype.str], dtype.type)
-            for at, (_, dtype, shape) in enumerate(sized)
-            if shape is None
-        }
-        self._pairs = [*itertools.combinations(arrays, 2)]
-        self._decoders = decoders
-        self.nbytes = len(self._indices) and 1 + len(self._indices)
-        self.packing = _packing_with_zeros(f"{letters}{self.nbytes}s")
-        self.at = self.nbytes and struct.calcsize(letters)
-
-    def are_usual(self, values: Sequence[Any]) -> bool:
-        """Return whether `values` have their usual forms, and no two of them are one array."""
-        for index, kind in self._numbers.items():
-            if type(values[index]) is not kind:
-                return False
-        for index in self._tables:
-            if not values[index].flags.c_contiguous:
-                return False
-        for one, other in self._pairs:  # noqa: SIM110, a generator takes longer
-            if values[one] is values[other]:
-                return False
-        return True
-
-    def of(self, values: Sequence[Any]) -> bytes:
-        """Return the bytes for `values`; raise `SnapshotError` if rows cannot hold one exactly."""
-        for pair in self._pairs:
-            if values[pair[0]] is values[pair[1]]:
-                one, other = (self._codec.place(self._sized[index].name) for index in pair)
-                raise SnapshotError(
-                    f"{one} and {other} are the same array, and would be two after a restore: "
-                    "leave out their dtypes and shapes"
-                )
-        forms = bytes(self._form_of(values[index], index) for index in self._indices)
-        return bytes([any(forms)]) + forms
-
-    def _form_of(self, value: Any, index: int) -> int:
-        (name, dtype, shape), kind = self._sized[index], type(value)
-        if shape is not None:
-            order = in_order_of_memory(value)[0]
-            return 0 if value.flags.c_contiguous else self._orders(index).index(order)
-        if kind is self._numbers[index]:
-            return 0
-        if kind not in _TYPES:
-            raise SnapshotError(
-                f"{self._codec.place(name)} is {value!r}, {kind_of(value)}, not a number of the "
-                f"dtype {dtype}: leave out its dtype"
-            )
-        with np.errstate(all="ignore"), contextlib.suppress(OverflowError, ValueError):
-            # If it does not fit at all, it cannot be packed.
-            if kind(dtype.type(value).item()) != value and value == value:
-                raise SnapshotError(
-                    f"{self._codec.place(name)} is {value!r}, which a {dtype} cannot hold exactly: "
-                    "give it another dtype, or none"
-                )
-        return 1 + _TYPES.index(kind)
-
-    def decoders(self, memory: Any) -> list[Any]:
-        """Return the functions that restore the attributes from the forms in a payload."""
-        found = [*self._decoders]
-        for index, form in zip(self._indices, memory[self.at + 1 :], strict=False):
-            if form:
-                found[index] = self._decoder(index, form)
-        return found
-
-    def _decoder(self, index: int, form: int) -> Any:
-        _, dtype, shape = self._sized[index]
-        forms = _TYPES if shape is None else self._orders(index)
-        if form - (shape is None) >= len(forms):
-            raise StateFormatError("a state row is damaged: a number of an unknown type")
-        if shape is None:
-            return forms[form - 1]
-        order = forms[form]
-        back = np.argsort(order)
-        return lambda data: np.ndarray(shape, dtype, data).transpose(order).copy().transpose(back)
-
-    def _orders(self, index: int) -> list[tuple[int, ...]]:
-        name, _, shape = self._sized[index]
-        if shape is None or len(shape) > _MOST_AXES:
-            raise SnapshotError(
-                f"{self._codec.place(name)} has more than {_MOST_AXES} axes, and is not "
-                "C-contiguous: leave out its dtype and shape"
-            )
-        return [*itertools.permutations(range(len(shape)))]
-
-    def fit(self, payload: Row, name: str, value: Any) -> None:
-        """Give the number `name` in `payload` its usual form if its present one changes `value`."""
-        forms = payload[self.at + 1 : self.at + self.nbytes]
-        for at, index in enumerate(self._indices):
-            if self._sized[index].name == name and self._sized[index].shape is None and forms[at]:
-                if _TYPES[forms[at] - 1](value) != value:
-                    forms[at] = 0
-                    payload[self.at] = forms.any()
-
-
 def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
     """Write `value` to `place`, the field `name`; raise `InputError` if it does not fit."""
     try:
@@ -534,25 +423,15 @@ def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
     place[...] = value
 
 
-def _packing_with_zeros(letters: str) -> struct.Struct:
-    """Return the format `letters` for `struct`, with zeros up to a multiple of 8 bytes."""
-    size = struct.calcsize(letters)
-    return struct.Struct(f"{letters}{padded(size) - size}x")
-
-
-def _packing_of(
-    place: str, dtype: np.dtype[Any], shape: tuple[int, ...] | None
-) -> tuple[str, Callable[[Any], Any] | None]:
-    """Return the format of an attribute for `struct`, and what restores its value, if needed."""
-    if shape is not None:
-        if dtype.hasobject:
-            raise SnapshotError(
-                f"{place} cannot be saved as an array {dtype}, whose items are objects: make it a "
-                "list, and leave out its dtype and shape"
-            )
-        nbytes = math.prod(shape) * dtype.itemsize
-        return f"{nbytes}s", lambda data: np.ndarray(shape, dtype, data).copy()
-    letter = _LETTERS.get(dtype.str)
-    if letter is None:
-        raise SnapshotError(f"{place} cannot be saved as a number {dtype}; leave out its dtype")
-    return letter, None if letter in "?qd" else dtype.type
+def _letter_of(place: str, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> str:
+    """Return the format of an attribute for `struct`; raise `SnapshotError` if there is none."""
+    if shape is None:
+        if dtype.str not in _LETTERS:
+            raise SnapshotError(f"{place} cannot be saved as a number {dtype}; leave out its dtype")
+        return _LETTERS[dtype.str]
+    if dtype.hasobject:
+        raise SnapshotError(
+            f"{place} cannot be saved as an array {dtype}, whose items are objects: make it a "
+            "list, and leave out its dtype and shape"
+        )
+    return f"{math.prod(shape) * dtype.itemsize}s"

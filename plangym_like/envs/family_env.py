@@ -196,7 +196,7 @@ def _declares_state(simulator: Any) -> bool:
     """Return whether the class of the environment, or a method of it, says what its state is."""
     base = innermost(simulator.env)
     return not is_worker() and any(
-        hasattr(base, name) for name in ("state_attributes", "save_state")
+        getattr(base, name, None) is not None for name in ("state_attributes", "save_state")
     )
 
 
@@ -285,7 +285,8 @@ def suggest_state_attributes(simulator: Simulator, base: Any, saved_as: str) -> 
             logger.warning(
                 "%s is saved as %s. Stepping it from a state takes %.0f us here, %.0f us of them "
                 "for saving and restoring. It is about %.1f times as fast if its class lists all "
-                "attributes that steps and resets change, arrays with their dtype and shape: "
+                "attributes that steps and resets change, and says the dtype and shape of "
+                "C-contiguous arrays: "
                 "state_attributes = ['score', ('board', np.int64, (4, 4)), ...]",
                 *(qualified_name(kind), saved_as),
                 *(1e6 * (step + saving), 1e6 * saving, gain),

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Outcome, Rows
+from plangym_like.batch.arrays import Inputs, Outcome, Rows
 from plangym_like.batch.ownership import owned
 from plangym_like.batch.simulator import (
     Simulator,
@@ -505,6 +505,11 @@ class GymnasiumSimulator(RenderingSimulator):
         """
         kernel = self.kernel_for(np.zeros(0, self.action_space.dtype))
         return kernel is not None and kernel.is_vectorised
+
+    def takes_threads(self, inputs: Inputs) -> bool:
+        """Return whether the kernel can step `inputs` on several threads."""
+        kernel = self.kernel_for(inputs.actions)
+        return kernel is not None and kernel.takes_threads(inputs)
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows with the kernel if there is one; otherwise, step them one by one."""

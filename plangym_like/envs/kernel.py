@@ -58,6 +58,10 @@ class Kernel(abc.ABC):
         """Return whether this kernel can step the batch `rows`."""
         return "rgb" not in rows.columns
 
+    def takes_threads(self, inputs: Inputs) -> bool:
+        """Return whether this kernel can step `inputs` on several threads."""
+        return False
+
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one row outside a batch; see `Simulator.step_row`.
 

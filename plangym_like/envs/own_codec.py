@@ -42,7 +42,7 @@ class OwnCodec(AttributeCodec):
         By default, those that the class lists.
     """
 
-    keeps_forms = True
+    is_strict = True
     # The last generator, which is not the present one at first, and what it spawns from.
     _known: Any = _NoSeeds
     _seeds: Any = _NoSeeds
@@ -71,7 +71,6 @@ class OwnCodec(AttributeCodec):
             "callable": None if isinstance(self._name, str) else describe(self._name),
             **super().fingerprint_fields(),
             "generator": "behind the state",
-            "forms": "behind the numbers",
         }
 
     def values(self) -> Sequence[Any]:
@@ -125,9 +124,11 @@ class OwnCodec(AttributeCodec):
 class SaveLoadCodec(OwnCodec):
     """Saves and restores states with the environment's ``save_state`` and ``load_state``.
 
-    The parameters are those of `OwnCodec`. A state is one value called ``state``: an array that
-    always has the dtype and shape that it has at first, or else plain data.
+    The parameters are those of `OwnCodec`. A state is one value called ``state``: an array that is
+    C-contiguous and always has the dtype and shape that it has at first, or else plain data.
     """
+
+    without_dtype = "return it in a list: then any value is saved as it is"
 
     def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
         self._base = base
@@ -140,11 +141,7 @@ class SaveLoadCodec(OwnCodec):
 
     def values(self) -> Sequence[Any]:
         self._refuse_spawned()
-        saved = self._base.save_state()
-        # NumPy returns scalars for arrays without axes.
-        return (
-            np.asarray(saved) if self.layout.names and isinstance(saved, np.generic) else saved,
-        )
+        return (self._base.save_state(),)
 
     def put(self, values: Sequence[Any]) -> None:
         (saved,) = values

@@ -87,11 +87,13 @@ class SaveLoadSimulator(GymnasiumSimulator):
     Its class may list the attributes that are its state: ``state_attributes = ["board", "score"]``.
     An entry is the name of an attribute, whose value may be any plain data, or a tuple of name and
     dtype for a number, or of name, dtype and shape for an array: ``("board", np.int8, (4, 4))``.
-    Attributes with a dtype make rows of a fixed, small size, and are saved faster.
+    Attributes with a dtype make rows of a fixed, small size, and are saved faster. Their values
+    must have exactly this dtype: an ``int64``, ``float64`` or ``bool`` is a Python ``int``,
+    ``float`` or ``bool``, any other number a NumPy scalar, and an array is C-contiguous.
 
-    Otherwise, ``save_state()`` returns the state as plain data. An array that always has the same
-    shape makes the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets
-    the state to ``saved``, and may keep this object.
+    Otherwise, ``save_state()`` returns the state as plain data. A C-contiguous array that always
+    has the same dtype and shape makes the smallest rows, and allows stepping many rows at once.
+    ``load_state(saved)`` sets the state to ``saved``, and may keep this object.
 
     The state of the new environment is saved, and restored before the user's first reset. So the
     reset that is taken when the environment is made leaves no trace, such as a higher count of

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -216,6 +216,10 @@ class ProcessExecutor:
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
+            if blocking and not stays:
+                threads = self._num_threads(inputs)
+                if threads > 1:
+                    stays, inputs = True, replace(inputs, threads=threads)
             if not blocking:
                 self.layout.verify(inputs)
             if stays:
@@ -268,6 +272,13 @@ class ProcessExecutor:
             return True
         return not self.costs.worth_sending(count, steps_of(inputs), workers=workers)
 
+    def _num_threads(self, inputs: Inputs) -> int:
+        """Return how many threads of this process step the batch; 1 if workers step it."""
+        if self._stepper is None or self._num_helpers > len(self.workers):  # on other machines too
+            return 1
+        threads = min(len(self.workers) + 1, len(os.sched_getaffinity(0)))
+        return threads if threads > 1 and self._stepper.takes_threads(inputs) else 1
+
     def _drop_unwanted(self) -> None:
         """Cancel batches whose futures have been dropped."""
         for run in tuple(self._runs):
@@ -317,8 +328,10 @@ class ProcessExecutor:
         result = self._stepper.submit(inputs, options._replace(blocking=True))
         seconds = self.stats.seconds_here - before  # 0 for audits, which are not recorded
         if inputs.count and seconds > 0:
-            steps = steps_of(inputs)
-            self.costs.note(inputs.count * steps, steps, seconds=seconds)
+            steps, threads = steps_of(inputs), inputs.threads
+            self.costs.note(inputs.count * steps, steps, seconds=threads * seconds)
+            if threads > 1:
+                return result
             stays = not self.costs.worth_sending(inputs.count, steps, workers=self._num_helpers)
             if isinstance(inputs.dt, int) and self._num_helpers and stays:
                 self._small = (inputs.count, inputs.horizon, inputs.dt, fork_safety.num_forks)

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from comparing import assert_same, reached
+from comparing import assert_same
 from gymnasium.spaces import Box, Discrete
 from usual import first_of
 
@@ -78,7 +78,7 @@ def test_listed_attributes_are_saved(kind: Any) -> None:
 
 def test_rows_hold_the_attributes_and_little_else() -> None:
     env, pickled = plangym_like.make(Fixed), plangym_like.make(Fixed, snapshot="pickle")
-    assert env.state_nbytes == 32 + 40 + 40  # header, 9 + 8 + 4 + 1 + 8 + 6 bytes, generator
+    assert env.state_nbytes == 32 + 32 + 40  # header, 9 + 8 + 4 + 1 + 8 bytes, generator
     assert pickled.state_nbytes > 10 * env.state_nbytes
     pickled.close()
 
@@ -141,29 +141,26 @@ class Late(gymnasium.Env):
         self.t += 1
         if self.t == 31:
             self.change(self)
-        self.y[0] += self.t
+        self.y[0] += 1
         return np.zeros(1), float(self.shown(self)) if self.t > 31 else 0.0, False, False, {}
 
 
 @pytest.mark.parametrize(
     ("name", "change", "shown"),
     [
-        ("x", lambda env: env.x.T, lambda env: env.x.flags.f_contiguous),
-        ("n", lambda env: np.float64(2), lambda env: isinstance(env.n, np.float64)),
-        ("n", lambda env: 3, lambda env: isinstance(env.n, int)),
-        ("k", lambda env: 120, lambda env: env.k + 120),
-        ("f", lambda env: 1, lambda env: env.f is True),
-        ("log", lambda env: [env.y], lambda env: env.log[0][0]),
+        ("log", lambda env: [env.y, env.x.T], lambda env: env.log[1].strides[0] + env.log[0][0]),
         ("dice", lambda env: env.np_random, lambda env: env.dice.random() + env.np_random.random()),
-        ("n", lambda env: 2**53 + 1, "n is 9007199254740993, which a float64 cannot hold exactly"),
-        ("h", lambda env: 0.6, r"h is 0\.6, which a float32 cannot hold exactly"),
-        ("k", lambda env: 128, r"t and the attributes after it cannot be saved: .* 128, "),
-        ("f", lambda env: None, "f is None, an object of class .*, not a number of the dtype bool"),
+        ("x", lambda env: env.x.T, r"x is not C-contiguous, .* float64\(4, 4\): .* np\.asarray\("),
+        ("n", lambda env: np.float64(2), r"n is .* numpy\.float64, .*: convert it with float\("),
+        ("t", lambda env: True, r"t is an .* builtins\.bool, .* int64 .*, or leave out its dtype"),
+        ("f", lambda env: None, "f is an object of class builtins.NoneType, .* the type bool: "),
+        ("h", lambda env: 0.5, r"h is .* builtins\.float, .* float32 must .* with np\.float32\("),
+        ("t", lambda env: 2**63, f"t and the attributes after it cannot be saved: .*{2**63}, "),
         ("z", lambda env: env.y, r"y and Late\.z are the same array"),
         ("dice", lambda env: env.np_random.spawn(1)[0], "np_random has spawned generators"),
     ],
 )
-def test_values_keep_their_forms_or_are_an_error(name: str, change: Any, shown: Any) -> None:
+def test_values_come_back_as_they_were_or_are_an_error(name: str, change: Any, shown: Any) -> None:
     def make() -> Any:
         read = (lambda env: 0.0) if isinstance(shown, str) else shown
         return Late(lambda env: setattr(env, name, change(env)), read)
@@ -178,32 +175,6 @@ def test_values_keep_their_forms_or_are_an_error(name: str, change: Any, shown: 
             states.append(env.step(0, states[-1]).state)
     for state, reward in [*zip(states, expected, strict=False)][::-1][fails:]:
         assert env.step(0, state).reward == reward
-
-
-class Row(Merging):
-    """Its state is one array, and steps many at a time."""
-
-    state_attributes: Any = [("board", np.int8, (3, 3))]  # noqa: RUF012
-
-    def step(self, action: Any) -> Any:
-        self.board[action] += 1
-        return self.board, float(self.board.sum()), bool(self.board.max() > 20), False, {}
-
-    def step_states(self, states: Any, actions: Any) -> Any:
-        states[np.arange(len(states)), actions] += 1
-        ended = states.max((1, 2)) > 20
-        return states, states, states.sum((1, 2)).astype(float), ended, np.zeros_like(ended)
-
-
-def test_one_array_can_be_stepped_in_blocks() -> None:
-    env = plangym_like.make(Row)
-    assert env.snapshot == "native" and env.simulator.steps_batches
-    states = reached(env, 20, every=2)
-    batch = env.step_batch(np.arange(20) % 3, states)
-    for index in range(20):
-        one = env.step(index % 3, states[index])
-        assert_same(one.obs, batch.obs[index])
-        assert_same(one.state, batch.states[index])
 
 
 class Grows(Merging):
@@ -224,7 +195,7 @@ class Turns(Merging):
     ("kind", "error", "message"),
     [
         (Grows, StateCapacityError, "state_capacity="),
-        (Turns, SnapshotError, r"Turns\.board is int16\(3, 3\), not an array int8\(3, 3\)"),
+        (Turns, SnapshotError, r"Turns\.board is an array int16\(3, 3\), but must .* int8\(3, 3\)"),
     ],
 )
 def test_what_does_not_fit_later_is_an_error(kind: Any, error: Any, message: str) -> None:
@@ -235,52 +206,27 @@ def test_what_does_not_fit_later_is_an_error(kind: Any, error: Any, message: str
             state = env.step(1, state).state
 
 
-class Objects(Merging):
-    state_attributes = ("board", "score", "luck", "ended", "log", "engine")
-
-
-class Missing(Merging):
-    state_attributes = (*FIELDS, "wheel")
-
-
-class Misspelt(Merging):
-    state_attributes = (*FIELDS, ("score", "a type"))
-
-
-class Text(Merging):
-    state_attributes = (*FIELDS[:2], ("score", "U3"))
-
-
-class Boxes(Merging):
-    state_attributes = (("board", object, (3, 3)),)
-
-
-class Twice(Merging):
-    state_attributes = (*FIELDS, "log")
-
-
-class Single(Merging):
-    state_attributes = "board"
-
-
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("listed", "message"),
     [
-        (Objects, r"Objects\.board or .* or engine cannot be saved: .*Engine is not plain data"),
-        (Missing, "'Missing' object has no attribute 'wheel'"),
+        ((*FIELDS, "engine"), r"Own\.log or engine cannot be saved: .*Engine is not plain data"),
+        ((*FIELDS, "wheel"), "'Own' object has no attribute 'wheel'"),
         (
-            Misspelt,
-            r"Misspelt\.state_attributes must list names, or tuples .*\('score', 'a type'\)",
+            (*FIELDS, ("score", "a type")),
+            r"Own\.state_attributes must list names, or tuples .*\('score', 'a type'\)",
         ),
-        (Text, r"Text\.score cannot be saved as a number <U3; leave out its dtype"),
-        (Boxes, r"Boxes\.board cannot be saved as an array object, whose items are objects"),
-        (Twice, r"Twice\.state_attributes has a name twice"),
-        (Single, "(?s)does not repeat itself"),
+        ([("score", "U3")], r"Own\.score cannot be saved as a number <U3; leave out its dtype"),
+        (
+            [("board", object, (3, 3))],
+            r"Own\.board cannot be saved as an array object, whose items",
+        ),
+        ((*FIELDS, "log"), r"Own\.state_attributes has a name twice"),
+        ("board", "(?s)does not repeat itself"),
     ],
 )
-def test_lists_that_cannot_be_used_are_refused(kind: Any, message: str) -> None:
+def test_lists_that_cannot_be_used_are_refused(listed: Any, message: str) -> None:
     with pytest.raises(SnapshotError, match=message):
-        plangym_like.make(kind, snapshot="native")
+        plangym_like.make(type("Own", (Merging,), {"state_attributes": listed}), snapshot="native")
 
 
 def test_own_generators_are_restarted_by_seeds() -> None:

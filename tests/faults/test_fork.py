@@ -80,6 +80,34 @@ print("fine")
 """
 
 
+THREADS = """
+import os, sys, warnings
+import numpy as np
+import plangym_like
+
+# From Python 3.12 on, it warns of just what is done here.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+os.sched_getaffinity = lambda pid: {0, 1}
+env = plangym_like.make("HalfCheetah-v5", n_workers=2)
+states = [env.step_batch(np.zeros((300, 6)), env.reset(seed=0).state).states]
+pid = os.fork()
+if pid == 0:
+    del env
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+states.append(env.step_batch(np.zeros((300, 6)), env.reset(seed=0).state).states)
+assert np.array_equal(*states) and env.stats.rows_sent == 0
+env.close()
+print("fine")
+"""
+
+
+def test_a_copy_ends_without_the_threads_of_mujoco() -> None:
+    pytest.importorskip("mujoco.batch")
+    result = run_script(THREADS, timeout=300)
+    assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
+
+
 @pytest.mark.parametrize("use", first_of(["busy.step(1)", "busy.step_batch([0, 1], state)"]))
 def test_a_copy_does_not_wait_for_a_thread_that_it_lacks(use: str) -> None:
     result = run_script(SERIAL.replace("USE", use), timeout=300)

@@ -12,6 +12,7 @@ import abc
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import py_object, pythonapi
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,6 +24,7 @@ from plangym_like.batch.arrays import Inputs, Rows, given_states
 from plangym_like.envs.kernel import Kernel, NotVectorisableError, held_frames
 from plangym_like.envs.mujoco.physics import INTEGRATION, PhysicsCodec, lay_out
 from plangym_like.states.rows import HEADER_NBYTES, Row
+from plangym_like.support import fork_safety
 
 mujoco_batch: Any = None
 if importlib.util.find_spec("mujoco.batch"):
@@ -33,8 +35,11 @@ _FRAMES_AT_ONCE = 1024
 # The largest number of frames of one row; the data of all of them are in memory together.
 _MOST_FRAMES = 4096
 _KEPT_RECORDS = 2
-# The number of rows that an `Engine` simulates before it notes in which row it is.
+# The number of rows that an `Engine` of one thread simulates before it notes in which row it is.
 _ENGINE_ROWS = 128
+# The most rows that each of several threads simulates at once, and their data; fewer rows take
+# plans to worker processes, because all threads wait for the last one after each frame.
+_THREAD_ROWS, _THREAD_NBYTES, _FEWEST_THREAD_ROWS = 256, 8 << 20, 64
 
 Array = NDArray[Any]
 Look = Callable[[str], Array]
@@ -134,12 +139,14 @@ class Recording:
     robot : Robot
     places : dict of str to (slice, shape)
         For each array, its place among the data of one frame, in units of 8 bytes, and its shape.
+    nbytes : int
+        The bytes of the data of one frame.
     """
 
     def __init__(self, robot: Robot, physics: PhysicsCodec) -> None:
         self.robot = robot
         self.places = dict(physics.places)
-        slices, self._nbytes = lay_out(robot.recorded(), physics.nbytes, self.places)
+        slices, self.nbytes = lay_out(robot.recorded(), physics.nbytes, self.places)
         self._parts, self._state_nbytes = physics.slices + slices, physics.state_nbytes
 
     def simulation(self) -> Simulation:
@@ -156,7 +163,7 @@ class Recording:
 
     def memory(self, capacity: int, frames: int) -> Record:
         """Return memory for up to `capacity` rows of `frames` frames each."""
-        return Record(capacity, frames, self._state_nbytes, self._nbytes)
+        return Record(capacity, frames, self._state_nbytes, self.nbytes)
 
     def look(self, numbers: NDArray[np.float64]) -> Look:
         """Return a function that returns an array ``(..., *shape)`` of the data ``(..., W)``."""
@@ -276,33 +283,39 @@ def simulate(
 
 
 class Engine:
-    """Simulates blocks of rows as `simulate` does, with ``mujoco.batch``, in this thread.
+    """Simulates blocks of rows as `simulate` does, with ``mujoco.batch``.
 
-    Its loop over the rows is in C++, which saves a tenth of the time of a small robot.
+    Its loop over the rows is in C++, which saves a tenth of the time of a small robot, and can run
+    on several threads.
 
     Parameters
     ----------
     recording : Recording
-    physics : PhysicsCodec
         With the robot of `recording`, `suits` is true of it.
+    threads : int
+        The number of threads, with that of the caller.
+    capacity : int
+        The most rows of one block.
 
     Attributes
     ----------
-    states : array ``(_ENGINE_ROWS, S) float64``
+    states : array ``(capacity, S) float64``
         The integration state of each row.
-    takes_plans : bool
-        Whether plans of several actions are simulated too: not if episodes may end before, because
-        all rows would go on to the end.
     """
 
-    def __init__(self, recording: Recording, physics: PhysicsCodec) -> None:
+    def __init__(self, recording: Recording, threads: int, capacity: int) -> None:
         robot, self._recording = recording.robot, recording
         self._stage, self._substeps = robot.stage, 1
-        self.takes_plans = type(robot).over is Robot.over
-        self._batch = mujoco_batch.Batch(robot.simulation()[0], _ENGINE_ROWS, 1)
+        self._batch = mujoco_batch.Batch(robot.simulation()[0], capacity, threads)
+        if threads > 1:
+            fork_safety.close_in_copies(self)
         self.states: NDArray[np.float64] = self._batch.state
         self._controls = self._batch.bind("ctrl")
         self._fields = {name: self._batch.bind(name) for name in robot.recorded()}
+
+    def close(self) -> None:
+        """Never free the memory: in a forked copy of the process, this would wait for threads."""
+        pythonapi.Py_IncRef(py_object(self._batch))
 
     @staticmethod
     def suits(robot: Robot, physics: PhysicsCodec) -> bool:
@@ -327,7 +340,7 @@ class Engine:
         models, self._substeps = simulation.model, simulation.substeps
         if self._recording.robot.versions:
             models = [one.model for one in self._recording.simulations(numbers)]
-            models = models * (count // len(models)) + models[:1] * (_ENGINE_ROWS - count)
+            models = models * (count // len(models)) + models[:1] * (len(self.states) - count)
         self._batch.set_models(models)  # they may have been changed since the last call
         self.states[:count] = numbers[:, : self.states.shape[1]]
 
@@ -343,7 +356,7 @@ class Engine:
         """
         count = len(controls)
         self._controls[:count] = controls
-        rows = np.zeros(_ENGINE_ROWS, bool)
+        rows = np.zeros(len(self.states), bool)
         rows[:count] = going
         try:
             self._batch.step(rows, self._substeps, self._stage)
@@ -404,10 +417,12 @@ class RobotKernel(Kernel):
         elapsed_at: int | None = None,
         limit: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._recording = recording = Recording(robot, physics)
-        self._engine = None
-        if Engine.suits(robot, physics):
-            self._engine = Engine(recording, physics)
+        self._recording = Recording(robot, physics)
+        self._has_engine = Engine.suits(robot, physics)
+        # Whether it also simulates several frames of a row. Not if episodes may end before the last
+        # one, because all rows would go on to the end.
+        self._holds_frames = self._has_engine and type(robot).over is Robot.over
+        self._engines: dict[int, Engine] = {}  # by the number of threads
         self._nbytes = physics.nbytes
         self._frameskip = frameskip
         self._reseed = reseed
@@ -428,6 +443,27 @@ class RobotKernel(Kernel):
         frames = held * self._frameskip * max(1, inputs.horizon)
         return frames <= _MOST_FRAMES and super().takes(rows)
 
+    def takes_threads(self, inputs: Inputs) -> bool:
+        frames = self._held_frames(inputs, slice(0, inputs.count))[1] * max(1, inputs.horizon)
+        if frames == 1 or not self._holds_frames:
+            return frames == 1 and self._has_engine
+        return self._rows_at_once(frames, 2) >= 2 * _FEWEST_THREAD_ROWS
+
+    def _rows_at_once(self, frames: int, threads: int) -> int:
+        """Return how many rows of `frames` frames are stepped together."""
+        if threads > 1:
+            most = _THREAD_NBYTES // ((frames + 1) * self._recording.nbytes)
+            return threads * max(1, min(_THREAD_ROWS, most))
+        most = max(1, _FRAMES_AT_ONCE // frames)
+        return min(_ENGINE_ROWS, most) if self._has_engine else most
+
+    def _engine(self, threads: int) -> Engine:
+        engine = self._engines.get(threads)
+        if engine is None:
+            capacity = self._rows_at_once(1, threads)
+            engine = self._engines[threads] = Engine(self._recording, threads, capacity)
+        return engine
+
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``, each from its own state."""
         self._step(rows, first, last, rows.inputs.actions[:, None], 1)
@@ -442,14 +478,21 @@ class RobotKernel(Kernel):
     def _step(self, rows: Rows, first: int, last: int, plans: NDArray[Any], horizon: int) -> None:
         """Step each of the rows ``first:last`` through its `horizon` actions in `plans`."""
         most = self._held_frames(rows.inputs, slice(first, last))[1]
-        size = max(1, _FRAMES_AT_ONCE // (most * horizon))
-        if self._engine is not None:
-            size = min(size, _ENGINE_ROWS)
+        threads = rows.inputs.threads
+        size = self._rows_at_once(most * horizon, threads)
+        engine = self._engine(threads) if self._has_engine else None
         for start in range(first, last, size):
             block = slice(start, min(start + size, last))
             held, most = self._held_frames(rows.inputs, block)
             actions = plans[block] if most == 1 else plans[block].repeat(most, axis=1)
-            self._run(rows, block, actions, held * horizon, most)
+            try:
+                if engine is not None and actions.shape[1] == 1:
+                    self._run_frame(engine, rows, block, actions)
+                else:
+                    self._run(engine, rows, block, actions, held * horizon, most)
+            except Exception as error:
+                # Which row raises is shown by the environment's own steps.
+                raise NotVectorisableError from error
 
     def _held_frames(self, inputs: Inputs, block: slice) -> tuple[int | NDArray[np.int64], int]:
         """Return how many frames each row of `block` holds an action, and the maximum of these."""
@@ -458,6 +501,7 @@ class RobotKernel(Kernel):
 
     def _run(
         self,
+        engine: Engine | None,
         rows: Rows,
         block: slice,
         actions: NDArray[Any],
@@ -471,21 +515,18 @@ class RobotKernel(Kernel):
         source = given_states(rows.inputs, block)
         elapsed = self._elapsed(source)
         rows.cursor[0] = block.start
-        if actions.shape[1] == 1 and self._engine is not None:
-            self._run_frame(rows, block, actions, source, elapsed)
-            return
         count = len(actions)
         ran = np.empty(count, np.int64)
         ran[:] = wanted
         if self._counter is not None:
             np.minimum(ran, np.maximum(self._limit() - elapsed, 1), out=ran)
-        record = self._record(actions.shape[1])
+        record = self._record(count, actions.shape[1])
         numbers = record.numbers[:count]
         recording, end = self._recording, HEADER_NBYTES + self._nbytes
         record.bytes[:count, 0, : self._nbytes] = source[:, HEADER_NBYTES:end]
         numbers[:, 0, recording.places["ctrl"][0]] = actions[:, 0]
-        if self._engine is not None and self._engine.takes_plans:
-            self._engine.simulate(numbers, actions, ran)
+        if engine is not None and self._holds_frames:
+            engine.simulate(numbers, actions, ran)
         else:
             simulations, views = recording.simulations(numbers[:, 0]), record.views(count)
             simulate(recording.robot, simulations, views, actions, ran, rows.cursor)
@@ -502,17 +543,11 @@ class RobotKernel(Kernel):
             last = record.bytes[np.arange(count), ran]
         self._store(rows, block, source, last[:, : self._nbytes], ran, elapsed)
 
-    def _run_frame(
-        self,
-        rows: Rows,
-        block: slice,
-        actions: NDArray[Any],
-        source: Row,
-        elapsed: NDArray[np.int64],
-    ) -> None:
-        """Do what `_run` does for one frame, with the engine and without a record."""
-        engine, count, end = self._engine, len(actions), HEADER_NBYTES + self._nbytes
-        assert engine is not None
+    def _run_frame(self, engine: Engine, rows: Rows, block: slice, actions: NDArray[Any]) -> None:
+        """Do what `_run` does for one frame, without a record."""
+        source = given_states(rows.inputs, block)
+        count, elapsed = len(actions), self._elapsed(source)
+        rows.cursor[0], end = block.start, HEADER_NBYTES + self._nbytes
         numbers = source[:, HEADER_NBYTES:end].view(np.float64)
         engine.restore(numbers, count)
         engine.advance(actions[:, 0])
@@ -522,12 +557,13 @@ class RobotKernel(Kernel):
         self._write_frame(rows, block, Frames(before, after, actions), elapsed)
         self._store(rows, block, source, engine.states[:count].view(np.uint8), 1, elapsed)
 
-    def _record(self, frames: int) -> Record:
+    def _record(self, count: int, frames: int) -> Record:
+        """Return memory for at least `count` rows of `frames` frames each."""
         record = self._records.get(frames)
-        if record is None:
+        if record is None or len(record.bytes) < count:
             while len(self._records) >= _KEPT_RECORDS:
                 del self._records[next(iter(self._records))]
-            record = self._recording.memory(max(1, _FRAMES_AT_ONCE // frames), frames)
+            record = self._recording.memory(max(count, _FRAMES_AT_ONCE // frames), frames)
             self._records[frames] = record
         return record
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -395,8 +395,7 @@ class ModelEnv(GymnasiumMujocoEnv):
 
     def _observation(self, data: BatchData, count: int) -> Array:
         if self.source.observation is None:
-            parts = [data.qpos, data.qvel, *([data.act] if self.model.na else [])]
-            return np.concatenate(parts, axis=1)
+            return self._positions_and_speeds(partial(getattr, data))
         found = np.asarray(self.source.observation(data))
         if found.ndim < 2 or len(found) != count or found.dtype.kind not in "fiub":
             raise EnvApiError(
@@ -404,6 +403,11 @@ class ModelEnv(GymnasiumMujocoEnv):
                 f"for N = {count}, it returned {found.dtype} of shape {found.shape}"
             )
         return found
+
+    def _positions_and_speeds(self, look: Look) -> Array:
+        """Return the observations if the user gives no function."""
+        names = ("qpos", "qvel", "act") if self.model.na else ("qpos", "qvel")
+        return np.concatenate([look(name) for name in names], axis=1)
 
     def _rewards(self, data: BatchData, count: int) -> NDArray[np.float64]:
         return self._vector(self.source.reward(data), "reward", count).astype(np.float64)
@@ -441,6 +445,8 @@ class ModelEnv(GymnasiumMujocoEnv):
         """Return the observations ``(N, ...)``."""
         space, found = self.observation_space, list[Array]()
         assert space.dtype is not None
+        if self.source.observation is None:
+            return self._positions_and_speeds(look)
         for data, count in self._blocks(look):
             part = self._observation(data, self._block)
             if part.shape[1:] != space.shape or not np.can_cast(part.dtype, space.dtype):
@@ -456,11 +462,11 @@ class ModelEnv(GymnasiumMujocoEnv):
 
         ``look(name)`` returns an array ``(N, ...)``.
         """
-        arrays: dict[str, Array] = {name: look(name) for name in self.fields}
-        count, size = len(arrays["time"]), self._block
+        count, size = len(look("time")), self._block
+        copied = _copies(look, self.fields, -(-count // size) * size)
         for begin in range(0, count, size):
-            part = {name: array[begin : begin + size] for name, array in arrays.items()}
-            yield BatchData(self.model, _looking_in(part, size)), min(size, count - begin)
+            block = slice(begin, begin + size)
+            yield BatchData(self.model, partial(_part, copied, block)), min(size, count - begin)
 
     # Gymnasium's interface
 
@@ -493,22 +499,26 @@ class ModelEnv(GymnasiumMujocoEnv):
         return _row_of(self.data, name)
 
 
-def _looking_in(arrays: Mapping[str, Array], size: int) -> Look:
-    """Return a function that returns one of `arrays`, with `size` rows."""
+def _copies(look: Look, names: Container[str], size: int) -> Look:
+    """Return a function that returns a copy with `size` rows of one of the arrays of `look`."""
 
-    blocks: dict[str, Array] = {}
+    copies: dict[str, Array] = {}
 
-    def look(name: str) -> Array:
-        if name not in arrays:
+    def copied(name: str) -> Array:
+        if name not in names:
             raise AttributeError(
                 f"the functions read data.{name} now, but they did not when they were first "
                 f"called: add fields=[{name!r}] to the arguments"
             )
-        if name not in blocks:
-            blocks[name] = _block(arrays[name], size)
-        return blocks[name]
+        if name not in copies:
+            copies[name] = _block(look(name), size)
+        return copies[name]
 
-    return look
+    return copied
+
+
+def _part(look: Look, block: slice, name: str) -> Array:
+    return look(name)[block]
 
 
 def _unknown(name: str) -> str:

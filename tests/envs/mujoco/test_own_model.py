@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Any
 
@@ -117,12 +118,12 @@ def accelerations(data: Any) -> Any:
     return np.concatenate([data.qacc, data.qfrc_bias, data.sensordata, bodies], axis=1)
 
 
-ROBOTS = {
-    "arm": lambda: plangym_like.make(arm()),
-    "accelerations": lambda: plangym_like.make(arm(observation=accelerations)),
-    "states": lambda: make_mujoco(ARM, reward=lambda data: data.qpos[:, 0], n_substeps=3),
-    "HalfCheetah-v5": lambda: plangym_like.make("HalfCheetah-v5"),
-    "Hopper-v5": lambda: plangym_like.make("Hopper-v5"),
+ROBOTS: dict[str, Any] = {
+    "arm": lambda: arm(),
+    "accelerations": lambda: arm(observation=accelerations),
+    "states": lambda: arm(reward=lambda data: data.qpos[:, 0], n_substeps=3),
+    "HalfCheetah-v5": lambda: "HalfCheetah-v5",
+    "Hopper-v5": lambda: "Hopper-v5",
 }
 
 
@@ -132,11 +133,12 @@ def test_the_engine_of_mujoco_gives_the_bytes_of_our_own_loop(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings there
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     found = []
-    for engine in (True, False):
-        if not engine:
+    for n_workers, engines in ((2, {2}), (None, {1}), (None, set())):
+        if not engines:
             monkeypatch.setattr(batch, "mujoco_batch", None)
-        with ROBOTS[name]() as env:
+        with plangym_like.make(ROBOTS[name](), n_workers=n_workers, audit="off") as env:
             rng, space = np.random.default_rng(0), env.action_space
             plans = rng.uniform(space.low, space.high, (70, 6, *space.shape))
             held, state = rng.integers(1, 5, 140), env.reset(seed=0).state
@@ -147,11 +149,27 @@ def test_the_engine_of_mujoco_gives_the_bytes_of_our_own_loop(
             steps = [env.step_batch(plans[:, 0], wild)]
             steps.append(env.step_batch(plans[:, :2].reshape(140, -1), state, dt=held))
             rollout = env.rollout_batch(plans, wild, return_observations=True)
-            assert (env.simulator.kernel_for(plans)._engine is not None) is engine
+            assert env.simulator.kernel_for(plans)._engines.keys() - {1} == engines - {1}
+            assert bool(env.stats.rows_sent) == (n_workers == 2 and name == "Hopper-v5")
         parts = [(step.states, step.obs, step.rewards, step.terminateds) for step in steps]
         arrays = [*parts[0], *parts[1], rollout.states, rollout.observations, rollout.rewards]
         found.append([array.tobytes() for array in arrays])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("n_workers", [2, None])
+def test_an_error_of_a_function_names_its_row(n_workers: int | None) -> None:
+    def reward(data: Any) -> Any:
+        if (data.time > 1.0).any():
+            raise ValueError("too late")
+        return data.time
+
+    with make_mujoco(ARM, reward=reward, n_workers=n_workers) as env:
+        states = np.repeat(env.reset(seed=0).state[None], 600, axis=0)
+        states[333] = env.make_state(time=1.0)
+        with pytest.raises(ValueError, match="too late") as failure:
+            env.step_batch(np.zeros((600, 2)), states)
+    assert failure.value.__notes__ == ["(in row 333 of a batch of 600)"]
 
 
 def test_python_callbacks_of_mujoco_are_called() -> None:
