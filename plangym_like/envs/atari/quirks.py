@@ -207,7 +207,7 @@ class GolfCounts(Quirk):
     def __init__(self, env: AleEnv) -> None:
         super().__init__(env)
         self._ram = np.zeros(128, np.uint8)
-        self._bytes = memoryview(self._ram)
+        self._bytes = self._ram.data
         self.after_reset()
 
     def after_reset(self) -> None:
