@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Inputs, Outcome, Rows
@@ -221,7 +222,12 @@ class GymnasiumSimulator(RenderingSimulator):
         if callable(self.name):
             known = mode if takes(self.name, "render_mode") else {}
             return as_env(call_source(self.name, {**known, **self.env_kwargs}), self.name)
-        return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
+        options = {"disable_env_checker": True, **mode, **self.env_kwargs}
+        env: Any = gymnasium.make(self.name, **options)
+        # No `OrderEnforcing`: it takes time in each step, and a `PlanEnv` resets its environment.
+        if type(env) is TimeLimit and type(env.env) is OrderEnforcing:
+            env.env = env.env.env
+        return env.env if type(env) is OrderEnforcing else env
 
     @abc.abstractmethod
     def make_codec(self) -> Codec:

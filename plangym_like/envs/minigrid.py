@@ -208,7 +208,8 @@ class Episode:
         if objects is None and not _are_all(things, attributes):
             objects = _objects(base, attributes, self._cells)
         if objects is not None:
-            self._objects, things = objects, objects[1:]
+            self._objects = objects
+            things = [thing for thing in objects[1:] if type(thing) not in _UNCHANGING]
         # Each object with attributes that steps may replace, and their values.
         self._begun = [(each, read(each)) for each in things if (read := _reader(each.__class__))]
 
@@ -510,10 +511,14 @@ def _objects(base: Any, attributes: dict[str, Any], cells: list[Any]) -> list[An
     grid = attributes["grid"]
     found = [base, grid, *dict.fromkeys(filter(None, cells))]
     seen = set(map(id, found))
+    names = sorted(n for n, value in attributes.items() if type(value) not in _ATOMS)
     for thing in found:
-        if thing is grid or (isinstance(thing, WorldObj) and thing.contains is None):
+        if thing is grid or type(thing) in _UNCHANGING:
             continue
-        values = list(_held(attributes).values()) if thing is base else _values(thing)
+        if thing is base:
+            values = [attributes[name] for name in names if name not in _LEFT_OUT]
+        else:
+            values = _values(thing)
         for value in values:
             kind: Any = value.__class__
             if kind is list or kind is tuple:

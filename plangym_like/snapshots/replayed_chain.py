@@ -193,9 +193,10 @@ class ReplayedChain(Forwarding):
         """Step the current copy."""
         # Each attribute of a class with `__getattr__` takes long to read.
         own = self.__dict__
-        if not own["_current"].alive:
-            self._ensure_copy()
         current = own["_current"]
+        if not current.alive:
+            self._ensure_copy()
+            current = own["_current"]
         event, logs = action, current.logs
         if type(action) is not logs.number:
             # A copy: the environment may keep the action, and the caller may change it later.

@@ -24,10 +24,10 @@ from plangym_like.vector.lanes import (
 )
 from plangym_like.vector.tree import take
 
-# Rewards and flags of these types need no further checks, and infos of these types no copies.
+# Rewards and flags of these types need no further checks, and values of infos no copies.
 _FLAGS = frozenset((bool, np.bool_))
 _NUMBERS = frozenset((float, np.float64, np.float32, np.int64, np.int32)) | _FLAGS
-_CONSTANTS = frozenset((int, str, type(None))) | _NUMBERS
+_are_fixed = (frozenset((int, str, type(None))) | _NUMBERS).issuperset
 # Up to this many actions are checked faster one by one than by NumPy.
 _FEW = 8
 
@@ -110,12 +110,8 @@ class SequentialLanes(Lanes):
                         is_reset = True
                         value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
-                if type(info) is dict and (
-                    not info or _CONSTANTS.issuperset(map(type, info.values()))
-                ):
-                    infos[lane] = info.copy()
-                else:
-                    infos[lane] = owned_info(info)
+                fixed = type(info) is dict and (not info or _are_fixed(map(type, info.values())))
+                infos[lane] = info.copy() if fixed else owned_info(info)
                 if type(value) is np.ndarray:
                     fits = plain and value.dtype is dtype and value.shape == shape
                 else:

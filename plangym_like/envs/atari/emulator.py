@@ -86,6 +86,7 @@ class PlannableAle(AleEnv):
         self.lives = self.ale.lives if quirk is None else quirk.lives
         self._restores_first = quirk is not None and quirk.restores_first
         follows = quirk is not None and quirk.follows_frames
+        self._after_frame = quirk.after_frame if quirk is not None and follows else None
         plain = not (self.continuous or self.stickiness or follows)
         self.plain_frames = self._frameskip if plain and isinstance(self._frameskip, int) else 0
 
@@ -194,16 +195,18 @@ class PlannableAle(AleEnv):
             chosen, strength = self._joystick(action)
         else:
             chosen, strength = self.codes.item(action), 1.0
-        act, over, skip, quirk = self.ale.act, self.ale.game_over, self._frameskip, self.quirk
+        act, over, skip = self.ale.act, self.ale.game_over, self._frameskip
+        after_frame, stickiness = self._after_frame, self.stickiness
+        draw = self.np_random.random if stickiness else None
         reward, ran = 0.0, 0
         for _ in range(dt):
             for _ in range(skip if isinstance(skip, int) else int(self.np_random.integers(*skip))):
-                if not (self.stickiness and self.np_random.random() < self.stickiness):
+                if draw is None or draw() >= stickiness:
                     self.previous = chosen
                 reward += act(self.previous, strength)
                 ran += 1
-                if quirk is not None:
-                    quirk.after_frame()
+                if after_frame is not None:
+                    after_frame()
                 if over():
                     return reward, ran
         return reward, ran

@@ -10,7 +10,9 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 
+import numpy as np
 from ale_py import ALEInterface
 from ale_py.env import AtariEnv as AleEnv
 
@@ -199,17 +201,26 @@ class GolfCounts(Quirk):
     _FIELDS = struct.Struct("<5i")
     # The counters end three words before the end of the state.
     _END = -12
+    # Where the strokes shown, the par and the level are in the console's memory.
+    _SHOWN = itemgetter(0x07, 0x08, 0x2F)
 
     def __init__(self, env: AleEnv) -> None:
         super().__init__(env)
+        self._ram = np.zeros(128, np.uint8)
+        self._bytes = self._ram.data
         self.after_reset()
 
     def after_reset(self) -> None:
         self._level = self._par = self._wrapped = self._strokes = self._before = 0
+        self._last: tuple[int, ...] = ()
 
     def after_frame(self) -> None:
-        ram = self._ale.getRAM()
-        shown, other, level = (_decimal(ram[address]) for address in (0x07, 0x08, 0x2F))
+        self._ale.getRAM(self._ram)
+        read = self._SHOWN(self._bytes)
+        if read == self._last:  # nothing to count, as after most frames
+            return
+        self._last = read
+        shown, other, level = map(_decimal, read)
         if level != self._level:
             self._level, self._wrapped, self._before = level, 0, self._strokes
         if other:
@@ -228,6 +239,7 @@ class GolfCounts(Quirk):
         self._level, self._par, self._wrapped, self._strokes, self._before = (
             self._FIELDS.unpack_from(saved, len(saved) + self._END - self._FIELDS.size)
         )
+        self._last = ()
 
 
 QUIRKS: dict[str, Callable[[AleEnv], Quirk]] = {
@@ -284,4 +296,4 @@ def _chips(saved: bytes) -> tuple[int, int, int]:
 
 def _decimal(byte: int) -> int:
     """Return the number that `byte` encodes as two binary-coded decimal digits."""
-    return (int(byte) >> 4) * 10 + (int(byte) & 0xF)
+    return (byte >> 4) * 10 + (byte & 0xF)
