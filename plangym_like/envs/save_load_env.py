@@ -496,8 +496,8 @@ class StatesKernel(ArrayKernel[ObservedStates]):
                     break
         if ((movers != 0) & (movers != 1)).any():
             raise EnvApiError(
-                f"{self._name}.turns_of_states must return players 0 and 1, got {movers.min()} to "
-                f"{movers.max()}"
+                f"{self._name}.turns_of_states must return players 0 and 1, got {np.min(movers)} "
+                f"to {np.max(movers)}"
             )
         whole.put(on, states)
         self._write(rows, block, taken.T, rewards.T, movers.T, lengths, ended)

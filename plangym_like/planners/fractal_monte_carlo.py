@@ -179,7 +179,7 @@ class FractalMonteCarlo(Planner):
         step, after = swarm.step(search, memory.lineage, actions, dt)
         over = step.terminateds | step.truncateds
         dead = over | (after.lives < swarm.lives)
-        most = np.maximum(swarm.lives, after.lives.max())
+        most = np.maximum(swarm.lives, np.max(after.lives))
         memory.swarm = swarm = after._replace(lives=most)
         row = search.keep_episode(swarm.nodes, swarm.scores, over)
         if search.best.found is None:

@@ -487,7 +487,7 @@ class SearchTree(Nodes):
 
 def refuse_above(win: float, returns: Floats) -> None:
     """Raise `InputError` if one of `returns` is higher than `win`."""
-    highest = returns.max(initial=-np.inf)
+    highest = np.max(returns, initial=-np.inf)
     if highest > win + _EQUAL:
         raise InputError(
             f"a player can get a return of {highest:g}, but wins were taken to be proven by "

@@ -472,7 +472,7 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
     own = [formats[lane] for lane in lanes] if len(formats) > 1 else []
     if len(set(own)) > 1:
         try:
-            rows = np.atleast_2d(states)
+            rows: Row = np.atleast_2d(states)
         except ValueError as error:
             raise StateFormatError("the states are rows of several lengths") from error
     else:

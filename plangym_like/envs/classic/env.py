@@ -183,7 +183,7 @@ class ClassicBlocks(ArrayKernel[Motions]):
             self._x, self._states = np.empty((size, count)), np.empty((count, size))
         dynamics.load(given.view(np.float64)[:, self._places], self._x)
         if self._largest < np.inf:
-            least, most = self._x.min(initial=0.0), self._x.max(initial=0.0)
+            least, most = np.min(self._x, initial=0.0), np.max(self._x, initial=0.0)
             if not -self._largest <= least <= most <= self._largest:
                 raise NotVectorisableError  # a row is refused, or holds NaN
         flags = given.view(self._flags)[:, self._hidden_at + 1]

@@ -379,8 +379,8 @@ class Engine:
         """Simulate N rows; `numbers` is their record, and the rest is as in `simulate`."""
         count, size, places = len(numbers), self.states.shape[1], self._recording.places
         self.restore(numbers[:, 0], count)
-        least = int(frames.min())
-        for frame in range(int(frames.max())):
+        least = int(np.min(frames))
+        for frame in range(int(np.max(frames))):
             self.advance(actions[:, frame], frame < least or frames > frame)
             numbers[:, frame + 1, :size] = self.states[:count]
             for name, field in self._fields.items():
