@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import py_object, pythonapi
 from itertools import repeat
@@ -37,8 +38,8 @@ _MOST_FRAMES = 4096
 _KEPT_RECORDS = 2
 # The number of rows that an `Engine` of one thread simulates before it notes in which row it is.
 _ENGINE_ROWS = 128
-# The most rows that each of several threads simulates at once, and their data; fewer rows take
-# plans to worker processes, because all threads wait for the last one after each frame.
+# The most rows that each of several threads simulates at once, and the bytes of their data. Threads
+# wait for each other after each frame, so worker processes step plans of which fewer rows fit.
 _THREAD_ROWS, _THREAD_NBYTES, _FEWEST_THREAD_ROWS = 256, 8 << 20, 64
 
 Array = NDArray[Any]
@@ -436,25 +437,26 @@ class RobotKernel(Kernel):
         return True
 
     def takes(self, rows: Rows) -> bool:
-        inputs = rows.inputs
-        if inputs.horizon and not isinstance(inputs.dt, int):
-            return False
-        held = inputs.dt if isinstance(inputs.dt, int) else int(np.max(inputs.dt, initial=1))
-        frames = held * self._frameskip * max(1, inputs.horizon)
-        return frames <= _MOST_FRAMES and super().takes(rows)
+        return self._most_frames(rows.inputs) <= _MOST_FRAMES and super().takes(rows)
 
     def takes_threads(self, inputs: Inputs) -> bool:
-        frames = self._held_frames(inputs, slice(0, inputs.count))[1] * max(1, inputs.horizon)
+        frames = self._most_frames(inputs)
         if frames == 1 or not self._holds_frames:
             return frames == 1 and self._has_engine
         return self._rows_at_once(frames, 2) >= 2 * _FEWEST_THREAD_ROWS
 
-    def _rows_at_once(self, frames: int, threads: int) -> int:
+    def _most_frames(self, inputs: Inputs) -> float:
+        """Return the number of frames of the longest row; infinity for plans with several `dt`."""
+        if isinstance(inputs.dt, int):
+            return inputs.dt * self._frameskip * max(1, inputs.horizon)
+        return math.inf if inputs.horizon else int(np.max(inputs.dt, initial=1)) * self._frameskip
+
+    def _rows_at_once(self, frames: float, threads: int) -> int:
         """Return how many rows of `frames` frames are stepped together."""
         if threads > 1:
-            most = _THREAD_NBYTES // ((frames + 1) * self._recording.nbytes)
-            return threads * max(1, min(_THREAD_ROWS, most))
-        most = max(1, _FRAMES_AT_ONCE // frames)
+            most = _THREAD_NBYTES / ((frames + 1) * self._recording.nbytes)
+            return threads * max(1, min(_THREAD_ROWS, int(most)))
+        most = max(1, int(_FRAMES_AT_ONCE / frames))
         return min(_ENGINE_ROWS, most) if self._has_engine else most
 
     def _engine(self, threads: int) -> Engine:

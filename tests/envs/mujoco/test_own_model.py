@@ -13,6 +13,7 @@ from usual import first_of
 
 import plangym_like
 from plangym_like import MujocoModel, make_mujoco
+from plangym_like.batch.arrays import Inputs
 from plangym_like.envs.mujoco import batch
 from plangym_like.envs.mujoco.own_model import BLOCK
 from plangym_like.envs.mujoco.physics import model_digest
@@ -151,6 +152,8 @@ def test_the_engine_of_mujoco_gives_the_bytes_of_our_own_loop(
             rollout = env.rollout_batch(plans, wild, return_observations=True)
             assert env.simulator.kernel_for(plans)._engines.keys() - {1} == engines - {1}
             assert bool(env.stats.rows_sent) == (n_workers == 2 and name == "Hopper-v5")
+            # Plans whose actions are held for different times are stepped row by row.
+            assert not env.simulator.takes_threads(Inputs(70, 6, plans, wild, held[:70], None))
         parts = [(step.states, step.obs, step.rewards, step.terminateds) for step in steps]
         arrays = [*parts[0], *parts[1], rollout.states, rollout.observations, rollout.rewards]
         found.append([array.tobytes() for array in arrays])
