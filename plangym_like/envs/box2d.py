@@ -13,6 +13,7 @@ state of the episode is rendered once.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -70,15 +71,14 @@ class Box2DSimulator(ReplayedSimulator):
 
     def _make_new(self, env: gymnasium.Env[Any, Any]) -> bool:
         """Make a used lander or walker like a new one, unless its wrappers keep a state."""
-        base: Any = innermost(env)
-        names = {each.__name__ for each in type(base).__mro__}
         if self.render_mode is not None or not self._proxy.cache.carried.is_empty:
             return False
-        if "BipedalWalker" in names:
+        base: Any = innermost(env)
+        kind = _kind(type(base))
+        if kind == "BipedalWalker":
             base._destroy()
             base.world = type(base.world)()
-            return True
-        return "LunarLander" in names  # it makes a new world in each reset
+        return bool(kind)  # a lander makes a new world in each reset
 
     def imager_of(self, env: gymnasium.Env[Any, Any]) -> Callable[..., Any] | None:
         """Return what makes imagers, if Box2D's memory and all code of the chain are known."""
@@ -164,12 +164,16 @@ def _walker(cls: Any) -> type:
 def _draw_the_state_alone(base: Any) -> None:
     """Make the images of `base`, if it renders any, depend only on its state."""
     cls = type(base)
-    if base.render_mode is None:
-        return
-    names = {each.__name__ for each in cls.__mro__}
-    for name, make in (("LunarLander", _lander), ("BipedalWalker", _walker)):
-        if name in names:
-            drawn = make(cls)
-            drawn.__name__, drawn.__qualname__ = cls.__name__, cls.__qualname__
-            drawn.__module__ = cls.__module__
-            base.__class__ = drawn
+    kind = _kind(cls)
+    if base.render_mode is not None and kind:
+        drawn = _lander(cls) if kind == "LunarLander" else _walker(cls)
+        drawn.__name__, drawn.__qualname__ = cls.__name__, cls.__qualname__
+        drawn.__module__ = cls.__module__
+        base.__class__ = drawn
+
+
+@functools.cache
+def _kind(cls: type) -> str:
+    """Return the name of Gymnasium's lander or walker that `cls` derives from, or ``""``."""
+    names = [each.__name__ for each in cls.__mro__]
+    return next((name for name in names if name in ("LunarLander", "BipedalWalker")), "")

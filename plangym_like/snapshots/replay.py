@@ -46,7 +46,9 @@ from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
-_PACK = struct.Struct("=d??").pack
+_RESULT = struct.Struct("=d??")
+# Rewards of these types cannot change, so they may be packed later.
+_NUMBERS = frozenset((float, int, np.float64, np.float32))
 # The most bytes of observations that a copy keeps until its digest is needed.
 _MOST_UNREAD_NBYTES = 2**18
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
@@ -94,8 +96,10 @@ class CachedCopy:
         *("dtype", "has_tried", "image", "imager", "logs"),
     )
     # The log and the digest, and what has happened since they were last read: for the reset and
-    # each step, what `ActionLogFormat.entry` takes, the observation, and the reward and flags.
-    _path: tuple[bytes, bytes, list[tuple[Any, bytes, bytes]]]
+    # each step, what `ActionLogFormat.entry` takes, the bytes of the observation, and those of the
+    # reward and flags, or the reward of a step without flags. All in one list: most episodes are
+    # never read, and each further object takes long to make and to free.
+    _path: tuple[bytes, bytes, list[Any]]
 
     def __init__(
         self,
@@ -120,9 +124,10 @@ class CachedCopy:
         """The log and the digest."""
         log, trace_digest, unread = self._path
         if unread:
-            for _, obs, others in unread:
-                trace_digest = _digest(trace_digest, obs + others)
-            log += b"".join([self.logs.entry(event) for event, *_ in unread])
+            for seen, others in zip(unread[1::3], unread[2::3], strict=True):
+                packed = others if type(others) is bytes else _packed(others, False, False)
+                trace_digest = _digest(trace_digest, seen + packed)
+            log += b"".join(map(self.logs.entry, unread[::3]))
             self.reached = log, trace_digest
         return log, trace_digest
 
@@ -151,7 +156,7 @@ class CachedCopy:
         """Note how the episode has begun, and its first observation."""
         if type(obs) is np.ndarray and not obs.dtype.hasobject:
             self.dtype = obs.dtype
-        self._path = b"", b"", [(event, _seen(obs), b"")]
+        self._path = b"", b"", [event, _seen(obs), b""]
 
     def note(self, event: Any, result: tuple[Any, Any, Any, Any, Any]) -> None:
         """Note a step, which is `event` to `ActionLogFormat.entry`, and its result."""
@@ -160,13 +165,11 @@ class CachedCopy:
             seen = obs.tobytes()
         else:
             seen = _seen(obs)
-        try:
-            others = _PACK(reward, terminated, truncated)
-        except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
-            others = _encoded((reward, terminated, truncated))
+        if terminated is not False or truncated is not False or type(reward) not in _NUMBERS:
+            reward = _packed(reward, terminated, truncated)
         unread = self._path[2]
-        unread.append((event, seen, others))
-        if len(unread) * (len(seen) + len(others)) > _MOST_UNREAD_NBYTES:
+        unread += event, seen, reward
+        if len(unread) // 3 * (len(seen) + _RESULT.size) > _MOST_UNREAD_NBYTES:
             _ = self.reached
 
 
@@ -541,6 +544,14 @@ def _reseed(env: _Env, seed: int) -> None:
         if name not in CONSTANT
     ]
     restart_generators(held, [base._np_random, *links(env)], seed)
+
+
+def _packed(reward: Any, terminated: Any, truncated: Any) -> bytes:
+    """Return the reward and the flags of a step as bytes."""
+    try:
+        return _RESULT.pack(reward, terminated, truncated)
+    except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
+        return _encoded((reward, terminated, truncated))
 
 
 def _seen(obs: Any) -> bytes:
