@@ -74,7 +74,8 @@ class Box2DSimulator(ReplayedSimulator):
         if self.render_mode is not None or not self._proxy.cache.carried.is_empty:
             return False
         base: Any = innermost(env)
-        kind = _kind(type(base))
+        cls: Any = type(base)
+        kind = _kind(cls)
         if kind == "BipedalWalker":
             base._destroy()
             base.world = type(base.world)()
@@ -163,7 +164,7 @@ def _walker(cls: Any) -> type:
 
 def _draw_the_state_alone(base: Any) -> None:
     """Make the images of `base`, if it renders any, depend only on its state."""
-    cls = type(base)
+    cls: Any = type(base)
     kind = _kind(cls)
     if base.render_mode is not None and kind:
         drawn = _lander(cls) if kind == "LunarLander" else _walker(cls)
@@ -173,7 +174,7 @@ def _draw_the_state_alone(base: Any) -> None:
 
 
 @functools.cache
-def _kind(cls: type) -> str:
+def _kind(cls: Any) -> str:
     """Return the name of Gymnasium's lander or walker that `cls` derives from, or ``""``."""
     names = [each.__name__ for each in cls.__mro__]
     return next((name for name in names if name in ("LunarLander", "BipedalWalker")), "")

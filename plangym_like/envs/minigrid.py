@@ -15,8 +15,8 @@ import struct
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress, repeat
-from operator import attrgetter, is_, is_not
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Dict, Discrete
 from minigrid.core.actions import Actions
 from minigrid.core.grid import Grid
-from minigrid.core.mission import MissionSpace
 from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall, WorldObj
 from minigrid.envs.babyai.core.verifier import ActionInstr, ObjDesc, SeqInstr
 from minigrid.minigrid_env import MiniGridEnv as MiniGridBase
@@ -72,7 +71,7 @@ _ATOMS = frozenset((type(None), bool, int, float, str))
 # has been asked for, and each step reads those of the grid 50 times.
 _GRID = tuple(sorted(vars(Grid(3, 3))))
 # The usual types of values that refer to no objects of MiniGrid.
-_OTHERS = _ATOMS | {np.random.Generator, Discrete, Dict, MissionSpace, type(Actions), dict, EnvSpec}
+_OTHERS = _ATOMS | {np.random.Generator, Discrete, Dict, type(Actions), dict, EnvSpec}
 # Most cells are empty, or hold an object without attributes that steps may replace.
 _UNCHANGING = frozenset((type(None), Wall, Floor, Goal, Lava))
 _NOTHING = bytes(2)
@@ -178,7 +177,8 @@ class Episode:
     """The objects of one episode, with the values that their attributes had at first.
 
     A new episode is recorded at every reset, but few resets are followed by a save. So the
-    constructor only copies what steps may replace; all else is found when it is first needed.
+    constructor only finds and copies what steps may replace; all else is done when it is first
+    needed.
 
     Parameters
     ----------
@@ -204,12 +204,12 @@ class Episode:
         self._base, self._data, self._all = base, data, attributes
         self._grid: Any = attributes["grid"]
         self._cells: list[Any] = list(self._grid.grid)
-        things = [*{thing: None for thing in self._cells if type(thing) not in _UNCHANGING}]
-        if objects is None and not _are_all(things, attributes):
-            objects = _objects(base, attributes, self._cells)
-        if objects is not None:
-            self._objects = objects
-            things = [thing for thing in objects[1:] if type(thing) not in _UNCHANGING]
+        if objects is None:
+            things = [*{thing: None for thing in self._cells if type(thing) not in _UNCHANGING}]
+            self._found = _held_by(base, attributes, things)
+            things += self._found
+        else:
+            self._objects, things = objects, objects[1:]
         # Each object with attributes that steps may replace, and their values.
         self._begun = [(each, read(each)) for each in things if (read := _reader(each.__class__))]
 
@@ -229,22 +229,9 @@ class Episode:
 
     @functools.cached_property
     def _objects(self) -> list[Any]:
-        """The environment, and all of MiniGrid's objects, in the order of a walk.
-
-        Raises
-        ------
-        SnapshotError
-            Since the reset, code that is not MiniGrid's has put an object into a list or a box.
-        """
-        objects = _objects(self._base, self._all, self._cells)
-        begun = {id(thing) for thing, _ in self._begun}
-        for thing in objects[1:]:
-            if _changing(thing.__class__) and id(thing) not in begun:
-                raise SnapshotError(
-                    f"a {thing.__class__.__name__} was put into a list or a box after the reset; "
-                    "give snapshot='pickle'"
-                )
-        return objects
+        """The environment, its grid, what is in its cells, and then all other objects."""
+        objects = (self._base, self._grid, *filter(None, self._cells), *self._found)
+        return [*{id(thing): thing for thing in objects}.values()]
 
     @functools.cached_property
     def _attributes(self) -> dict[str, Any]:
@@ -484,59 +471,39 @@ def _held(attributes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _are_all(things: list[Any], attributes: dict[str, Any]) -> bool:
-    """Return whether `things` are all objects of an episode that steps may change.
+def _held_by(base: Any, attributes: dict[str, Any], things: list[Any]) -> list[Any]:
+    """Return the objects that `attributes`, those of `base`, and `things` refer to, in fixed order.
 
-    They are the things in cells. There may be others in boxes, or in `attributes`.
+    `things` are left out.
     """
+    found: list[Any] = []
+    seen = {id(base), id(attributes["grid"]), *map(id, things)}
+    names = [n for n, v in attributes.items() if type(v) not in _OTHERS and n not in _LEFT_OUT]
+    values = [attributes[name] for name in sorted(names)]
+    _note_objects(values, seen, found)
     for thing in things:
         if thing.contains is not None:
-            return False
-    for value in attributes.values():
-        kind: Any = type(value)
-        if kind in _OTHERS:
-            continue
-        if kind is list or kind is tuple:
-            for each in value:
-                refers = type(each) not in _OTHERS and _refers(each.__class__)
-                if refers and not any(map(is_, repeat(each), things)):
-                    return False
-        elif value is not attributes["grid"] and _refers(kind):
-            return False
-    return True
-
-
-def _objects(base: Any, attributes: dict[str, Any], cells: list[Any]) -> list[Any]:
-    """Return `base`, its grid, what is in its `cells`, and then what its `attributes` refer to."""
-    grid = attributes["grid"]
-    found = [base, grid, *dict.fromkeys(filter(None, cells))]
-    seen = set(map(id, found))
-    names = sorted(n for n, value in attributes.items() if type(value) not in _ATOMS)
+            _note_objects([thing.contains], seen, found)
     for thing in found:
-        if thing is grid or type(thing) in _UNCHANGING:
-            continue
-        if thing is base:
-            values = [attributes[name] for name in names if name not in _LEFT_OUT]
+        if isinstance(thing, WorldObj):
+            _note_objects([thing.contains], seen, found)
         else:
-            values = _values(thing)
-        for value in values:
-            kind: Any = value.__class__
-            if kind is list or kind is tuple:
-                values += value
-            elif kind not in _ATOMS and _is_own(kind) and id(value) not in seen:
-                seen.add(id(value))
-                found.append(value)
+            owned = vars(thing)
+            _note_objects([owned[name] for name in sorted(owned)], seen, found)
     return found
 
 
-def _values(thing: Any) -> list[Any]:
-    """Return the values of an object's attributes that may refer to others, in order of names."""
-    if isinstance(thing, WorldObj):
-        return [thing.contains]
-    if isinstance(thing, Grid):
-        return list(thing.grid)
-    owned = vars(thing)
-    return [owned[name] for name in sorted(owned)]
+def _note_objects(values: list[Any], seen: set[int], found: list[Any]) -> None:
+    """Append the objects in `values` that are not `seen` to `found`; append to `values`, too."""
+    for value in values:
+        kind: Any = value.__class__
+        if kind in _ATOMS:
+            continue
+        if kind is list or kind is tuple:
+            values += value
+        elif id(value) not in seen and _is_own(kind):
+            seen.add(id(value))
+            found.append(value)
 
 
 def _encoded(objects: list[Any]) -> bytes:
@@ -572,7 +539,12 @@ def _encoded(objects: list[Any]) -> bytes:
         kinds.append(classes.setdefault(qualified_name(type(thing)), len(classes)))
     # The decoder has the environment, so its class is left out.
     head = plain_data.encode(((*classes,), np.array(kinds[1:], np.uint16)))
-    body = plain_data.encode(((*shapes,), records, np.array(which, np.uint16)), objects)
+    try:
+        body = plain_data.encode(((*shapes,), records, np.array(which, np.uint16)), objects)
+    except SnapshotError as error:
+        raise SnapshotError(
+            f"{error}, or was put into a list or a box after the reset; give snapshot='pickle'"
+        ) from error
     return _SIZE.pack(len(head)) + head + body
 
 
@@ -589,12 +561,6 @@ def _reader(kind: Any) -> Callable[[Any], tuple[Any, ...]] | None:
     if not names or issubclass(kind, WorldObj):
         return attrgetter(*names) if names else None  # faster; such objects have all of them
     return lambda thing: tuple(getattr(thing, name, _MISSING) for name in names)
-
-
-@functools.cache
-def _refers(kind: Any) -> bool:
-    """Return whether a value of class `kind` may be or hold one of MiniGrid's objects."""
-    return kind is list or kind is tuple or _is_own(kind)
 
 
 @functools.cache

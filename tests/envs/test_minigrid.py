@@ -150,12 +150,10 @@ def test_rows_do_not_depend_on_which_states_were_saved_before() -> None:
 
 
 def test_a_reset_only_copies_what_steps_may_replace() -> None:
-    walked = []
     for name in ("MiniGrid-GoToDoor-5x5-v0", "BabyAI-GoToLocal-v0"):
         with MiniGridEnv(name) as env:
             env.simulator.reset(0)
-            walked.append("_objects" in vars(env.simulator.codec._episode))
-    assert walked == [False, True]  # instructions have attributes that change
+            assert not {"_objects", "_first"} & vars(env.simulator.codec._episode).keys()
 
 
 class Hiding(EmptyEnv):
@@ -294,7 +292,7 @@ def test_an_object_that_is_put_into_a_list_after_the_reset_is_not_lost() -> None
         base.things = []
         env.reset(seed=0, return_state=False)
         base.things.append(Ball("red"))
-        with pytest.raises(SnapshotError, match="a Ball was put into a list"):
+        with pytest.raises(SnapshotError, match="Ball .* put into a list"):
             env.get_state()
 
 
