@@ -252,7 +252,7 @@ class AttributeCodec(Codec):
             found = {name: fields[name] for name in self.layout.names or ()}
         if not self._plain_names:
             return found
-        return {**found, **columns_of([self._plain_by_name(each) for each in payloads])}
+        return {**found, **columns_of([*map(self._plain_by_name, payloads)])}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the attributes in `physics`, by name, into `payload`."""
@@ -267,9 +267,10 @@ class AttributeCodec(Codec):
             else:
                 _put_number(fields[name][0, ...], name, value)
         if plain:
-            now = self._plain_by_name(payload)
-            values = *self._sized_values(payload), *{**now, **plain}.values()
-            self._put_plain(payload, self.encoded(values))
+            # Once, because the plain data may refer to these arrays.
+            sized = self._sized_values(payload)
+            values = {**self._plain_by_name(payload, sized), **plain}.values()
+            self._put_plain(payload, self.encoded((*sized, *values)))
 
     def reseed(self, seed: int) -> None:
         """Restart the random generators that are attributes, except ``np_random``."""
@@ -396,8 +397,10 @@ class AttributeCodec(Codec):
         _LENGTH.pack_into(memory, self._plain_at, len(data))
         memory[begin : self.nbytes] = data.ljust(self.nbytes - begin, b"\0")
 
-    def _plain_by_name(self, payload: Row) -> dict[str, Any]:
-        values = self._plain_values(payload, self._sized_values(payload))
+    def _plain_by_name(self, payload: Row, sized: Sequence[Any] | None = None) -> dict[str, Any]:
+        if sized is None:
+            sized = self._sized_values(payload)
+        values = self._plain_values(payload, sized)
         return dict(zip(self._plain_names, values, strict=True))
 
     def _plain_values(self, payload: Row, sized: Sequence[Any]) -> Sequence[Any]:

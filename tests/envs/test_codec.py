@@ -129,8 +129,8 @@ class Late(gymnasium.Env):
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.t, self.f, self.n, self.k, self.h = 0, False, 0.5, np.int8(1), np.float32(0.1)
-        self.x, self.log, self.dice = self.np_random.random((4, 4)), [], None
         self.y, self.z = np.zeros((2, 3), np.int64)[[0, 1]]
+        self.x, self.log, self.dice = self.np_random.random((4, 4)), [self.y], None
         return np.zeros(1), {}
 
     def step(self, action: Any) -> Any:
@@ -173,6 +173,13 @@ def test_values_come_back_as_they_were_or_are_an_error(name: str, change: Any, s
             states.append(env.step(0, states[-1]).state)
     for state, reward in [*zip(states, expected, strict=False)][::-1][fails:]:
         assert env.step(0, state).reward == reward
+
+
+def test_data_of_a_made_state_refer_to_its_arrays() -> None:
+    with plangym_like.make(lambda: Late(None, None)) as env:
+        env.set_state(env.make_state(env.reset(seed=0).state, y=[1, 2, 3], dice="six"))
+        base: Any = env.gym_env.unwrapped
+        assert base.log[0] is base.y and base.y.tolist() == [1, 2, 3] and base.dice == "six"
 
 
 class Grows(Merging):
