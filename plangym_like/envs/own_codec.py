@@ -128,7 +128,8 @@ class SaveLoadCodec(OwnCodec):
     C-contiguous and always has the dtype and shape that it has at first, or else plain data.
     """
 
-    without_dtype = "return it in a list: then any value is saved as it is"
+    other_form = "always return such an array"
+    without_dtype = "always return it in a list: then any plain data are saved as they are"
 
     def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
         self._base = base

@@ -133,7 +133,7 @@ class Telling(Sleds):
     [
         (Forgets, "does not repeat itself: the observation"),
         (Objects, r"Objects\.save_state\(\) returned cannot be saved"),
-        (Reversed, r"save_state\(\) returned is not C-contiguous, .* or return it in a list"),
+        (Reversed, r"save_state\(\) returned is not C-contiguous, .*asarray.*, or always return"),
         (SavesToFile, "SavesToFile.save_state raised TypeError: .* must return the state"),
         (Wrong, r"Wrong\.step_states does not do what step does: the reward of row 0"),
         (Chancy, "draws random numbers"),
