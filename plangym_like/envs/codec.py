@@ -435,12 +435,17 @@ def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
     """Write `value` to `place`, the field `name`; raise `InputError` if it does not fit."""
     try:
         given = np.asarray(value)
-        fits = given.shape == place.shape and bool((given.astype(place.dtype) == given).all())
+        with np.errstate(all="ignore"):
+            written = given.astype(place.dtype)
+        # Numbers of Python, because NumPy would round those that it compares. NaN fits NaN.
+        pairs = zip(written.ravel().tolist(), given.ravel().tolist(), strict=True)
+        same = all(one == other or (one != one and other != other) for one, other in pairs)
+        fits = same and given.shape == place.shape
     except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:
-        raise InputError(f"{name} must be {place.dtype}{place.shape}, got {value!r}")
-    place[...] = value
+        raise InputError(f"{name} must fit {place.dtype}{place.shape} exactly, got {value!r}")
+    place[...] = written
 
 
 def _shown(value: Any) -> str:

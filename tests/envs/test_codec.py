@@ -77,10 +77,8 @@ def test_listed_attributes_are_saved(kind: Any) -> None:
 
 
 def test_rows_hold_the_attributes_and_little_else() -> None:
-    env, pickled = plangym_like.make(Fixed), plangym_like.make(Fixed, snapshot="pickle")
+    env = plangym_like.make(Fixed)
     assert env.state_nbytes == 32 + 32 + 40  # header, 9 + 8 + 4 + 1 + 8 bytes, generator
-    assert pickled.state_nbytes > 10 * env.state_nbytes
-    pickled.close()
 
 
 def test_states_are_made_of_listed_attributes() -> None:
@@ -95,9 +93,10 @@ def test_states_are_made_of_listed_attributes() -> None:
         env.set_state(made)
         assert env.gym_env.unwrapped.log == log  # type: ignore[attr-defined]
         assert env.step(2, made).terminated
-        for wrong in ({"board": board[0]}, {"score": 1.5}, {"score": "a"}, {"wheel": 1}):
-            with pytest.raises(InputError, match=next(iter(wrong))):
-                env.make_state(root, **wrong)
+        wrong = [("board", board[0]), ("score", 1.5), ("score", "a"), ("wheel", 1)]
+        for name, value in [*wrong, ("engine.speed", 2**53 + 1)]:
+            with pytest.raises(InputError, match=name):
+                env.make_state(root, **{name: value})
 
 
 def test_attributes_set_before_the_first_reset_are_restored_for_it() -> None:
@@ -151,7 +150,6 @@ class Late(gymnasium.Env):
         ("t", lambda env: True, r"t is True, .*bool, .*int64.*int\(.*, or leave out its dtype: "),
         ("t", lambda env: 2.5, r"t is 2\.5, .* the type int: give it another dtype, or leave out"),
         ("k", lambda env: 200, r"k is 200, .* the type np\.int8: give it another dtype, or"),
-        ("h", lambda env: 0.5, r"h is .* builtins\.float, .* float32 must .* with np\.float32\("),
         ("t", lambda env: 2**63, f"Late.t is {2**63}, .*the dtype int64 cannot hold: give it an"),
         ("z", lambda env: env.y[:2], r"z is an array int64\(2,\), .*: give it .* dtype or shape"),
         (
@@ -183,9 +181,9 @@ def test_values_come_back_as_they_were_or_are_an_error(name: str, change: Any, s
 
 def test_data_of_a_made_state_refer_to_its_arrays() -> None:
     with plangym_like.make(lambda: Late(None, None)) as env:
-        env.set_state(env.make_state(env.reset(seed=0).state, y=[1, 2, 3], dice="six"))
+        env.set_state(env.make_state(env.reset(seed=0).state, y=[1, 2, 3], dice="six", n=np.nan))
         base: Any = env.gym_env.unwrapped
-        assert base.log[0] is base.y and base.y.tolist() == [1, 2, 3] and base.dice == "six"
+        assert base.log[0] is base.y and base.y.tolist() == [1, 2, 3] and np.isnan(base.n)
 
 
 class Grows(Merging):
@@ -217,6 +215,7 @@ def test_a_state_that_grows_says_which_option_makes_room() -> None:
             r"Own\.board cannot be saved as an array object, whose items",
         ),
         ((*FIELDS, "log"), r"Own\.state_attributes has a name twice"),
+        ([("board", np.int8, (-1,))], r"Own\.state_attributes must list .*'board'.* \(-1,\)\)"),
         ("board", "(?s)does not repeat itself"),
     ],
 )
