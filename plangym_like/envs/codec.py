@@ -444,7 +444,9 @@ def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
     except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:
-        raise InputError(f"{name} must fit {place.dtype}{place.shape} exactly, got {value!r}")
+        raise InputError(
+            f"{name} must be {place.dtype}{place.shape}, and fit exactly, got {value!r}"
+        )
     place[...] = written
 
 
