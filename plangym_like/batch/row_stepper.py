@@ -365,7 +365,8 @@ class RowStepper:
             with not_in_use(self.current.in_use):
                 if self.current.row is None:
                     self.current.set_aside()
-                return self.simulator.takes_threads(inputs)
+                has_images = not inputs.horizon and "rgb" in self.layout.columns
+                return not has_images and self.simulator.takes_threads(inputs)
 
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False

@@ -8,7 +8,9 @@ from __future__ import annotations
 import abc
 import itertools
 import math
+import reprlib
 import struct
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -152,8 +154,9 @@ class AttributeCodec(Codec):
     is_strict : bool
         Whether saving raises an error if a number has another type than after a restore, or if two
         attributes are the same array.
-    without_dtype : str
-        What errors advise, so that a value of any type, shape and order of axes can be saved.
+    other_form, without_dtype : str
+        What errors advise if an array has another dtype or shape, and so that values of any type,
+        shape and order of axes can be saved.
 
     Raises
     ------
@@ -164,7 +167,8 @@ class AttributeCodec(Codec):
     attributes: tuple[Attribute, ...] = ()
     layout: np.dtype[Any] = np.dtype([])
     is_strict: bool = False
-    without_dtype: str = "leave out its dtype: then any value is saved as it is"
+    other_form: str = "give it another dtype or shape"
+    without_dtype: str = "leave out its dtype: then any plain data are saved as they are"
 
     def __init__(
         self, base: Any, attributes: Sequence[Attribute], capacity: int | None = None
@@ -252,7 +256,7 @@ class AttributeCodec(Codec):
             found = {name: fields[name] for name in self.layout.names or ()}
         if not self._plain_names:
             return found
-        return {**found, **columns_of([self._plain_by_name(each) for each in payloads])}
+        return {**found, **columns_of([*map(self._plain_by_name, payloads)])}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the attributes in `physics`, by name, into `payload`."""
@@ -267,9 +271,10 @@ class AttributeCodec(Codec):
             else:
                 _put_number(fields[name][0, ...], name, value)
         if plain:
-            now = self._plain_by_name(payload)
-            values = *self._sized_values(payload), *{**now, **plain}.values()
-            self._put_plain(payload, self.encoded(values))
+            # Once, because the plain data may refer to these arrays.
+            sized = self._sized_values(payload)
+            values = {**self._plain_by_name(payload, sized), **plain}.values()
+            self._put_plain(payload, self.encoded((*sized, *values)))
 
     def reseed(self, seed: int) -> None:
         """Restart the random generators that are attributes, except ``np_random``."""
@@ -288,12 +293,8 @@ class AttributeCodec(Codec):
                 fields[at] = self._bytes_of(fields[at], at)
         try:
             self._packing.pack_into(payload.data, 0, *fields)
-        except struct.error as error:
-            told = ", ".join(map(repr, fields))
-            raise SnapshotError(
-                f"{self.place(self.attributes[0].name)} and the attributes after it cannot be "
-                f"saved: {told} are not numbers of the dtypes that are given for them: {error}"
-            ) from error
+        except (struct.error, OverflowError) as error:
+            raise self._out_of_range(fields) from error
         if self._plain_names:
             self._put_plain(payload, self.encoded(values))
 
@@ -324,7 +325,7 @@ class AttributeCodec(Codec):
                 if found[at] is not kind and kind is not np.ndarray:
                     raise self._wrong_number(values[at], at)
         for first, second in self._pairs:
-            if values[first] is values[second]:
+            if values[first] is values[second] and type(values[first]) is np.ndarray:
                 one, other = (self.place(self._sized[at].name) for at in (first, second))
                 raise SnapshotError(
                     f"{one} and {other} are the same array, and would be two after a restore: "
@@ -334,25 +335,42 @@ class AttributeCodec(Codec):
     def _wrong_number(self, value: Any, at: int) -> SnapshotError:
         (name, dtype, _), kind = self._sized[at], self._kinds[at]
         told = kind.__name__ if kind.__module__ == "builtins" else f"np.{kind.__name__}"
+        advice = f"convert it with {told}(...)"
+        if not _keeps(kind, value):
+            advice = "give it another dtype"
         return SnapshotError(
-            f"{self.place(name)} is {kind_of(value)}, but a number with the dtype {dtype} must "
-            f"have the type {told}: convert it with {told}(...), or {self.without_dtype}"
+            f"{self.place(name)} is {_shown(value)}, but a number with the dtype {dtype} must "
+            f"have the type {told}: {advice}, or {self.without_dtype}"
         )
+
+    def _out_of_range(self, fields: Sequence[Any]) -> SnapshotError:
+        """Return the error for the first of `fields` that is not a number of its dtype."""
+        for each, value in zip(self._sized, fields, strict=True):
+            try:
+                if each.shape is None:
+                    struct.pack(_LETTERS[each.dtype.str], value)
+            except (struct.error, OverflowError):
+                break
+        told = (
+            f"{self.place(each.name)} is {_shown(value)}, which the dtype {each.dtype} cannot hold"
+        )
+        advice = f": give it another dtype, or {self.without_dtype}" if self.is_strict else ""
+        return SnapshotError(f"{told}{advice}")
 
     def _bytes_of(self, value: Any, at: int) -> bytes:
         name, dtype, shape = self._sized[at]
-        if type(value) is not np.ndarray:
-            told = kind_of(value)
-        elif value.dtype != dtype or value.shape != shape:
-            told = f"an array {value.dtype}{value.shape}"
+        if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+            told = _shown(value)
         elif value.flags.c_contiguous:
             return value.tobytes()
         else:
             told = "not C-contiguous"
+        advice = "convert it, for example with np.asarray(value, dtype, order='C')"
+        if not _fits(value, dtype, shape):
+            advice = self.other_form
         raise SnapshotError(
             f"{self.place(name)} is {told}, but must be a C-contiguous array {dtype}{shape}: "
-            "convert it, for example with np.asarray(value, dtype, order='C'), or "
-            f"{self.without_dtype}"
+            f"{advice}, or {self.without_dtype}"
         )
 
     # Attributes without a dtype
@@ -396,8 +414,10 @@ class AttributeCodec(Codec):
         _LENGTH.pack_into(memory, self._plain_at, len(data))
         memory[begin : self.nbytes] = data.ljust(self.nbytes - begin, b"\0")
 
-    def _plain_by_name(self, payload: Row) -> dict[str, Any]:
-        values = self._plain_values(payload, self._sized_values(payload))
+    def _plain_by_name(self, payload: Row, sized: Sequence[Any] | None = None) -> dict[str, Any]:
+        if sized is None:
+            sized = self._sized_values(payload)
+        values = self._plain_values(payload, sized)
         return dict(zip(self._plain_names, values, strict=True))
 
     def _plain_values(self, payload: Row, sized: Sequence[Any]) -> Sequence[Any]:
@@ -415,12 +435,51 @@ def _put_number(place: NDArray[Any], name: str, value: Any) -> None:
     """Write `value` to `place`, the field `name`; raise `InputError` if it does not fit."""
     try:
         given = np.asarray(value)
-        fits = given.shape == place.shape and bool((given.astype(place.dtype) == given).all())
+        with np.errstate(all="ignore"):
+            written = given.astype(place.dtype)
+        # Numbers of Python, because NumPy would round those that it compares. NaN fits NaN.
+        pairs = zip(written.ravel().tolist(), given.ravel().tolist(), strict=True)
+        same = all(one == other or (one != one and other != other) for one, other in pairs)
+        fits = same and given.shape == place.shape
     except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:
-        raise InputError(f"{name} must be {place.dtype}{place.shape}, got {value!r}")
-    place[...] = value
+        raise InputError(
+            f"{name} must be {place.dtype}{place.shape}, and fit exactly, got {value!r}"
+        )
+    place[...] = written
+
+
+def _shown(value: Any) -> str:
+    """Return what error messages say of `value`: its class, and in short what it is."""
+    if type(value) is np.ndarray:
+        return f"an array {value.dtype}{value.shape}"
+    show: Any = type(value).__repr__
+    if isinstance(value, np.ndarray) or show is object.__repr__:  # that shows a memory address
+        return kind_of(value)
+    try:
+        return f"{reprlib.repr(value)}, {kind_of(value)}"
+    except ValueError:  # a number with more digits than Python shows
+        return kind_of(value)
+
+
+def _keeps(kind: Any, value: Any) -> bool:
+    """Return whether ``kind(value)`` is the number `value`."""
+    try:
+        with warnings.catch_warnings(action="error"):  # NumPy warns where it cannot convert
+            kept = kind(value)
+            return np.ndim(value) == 0 and bool(kept == value or (kept != kept and value != value))
+    except Exception:  # of a class of the user
+        return False
+
+
+def _fits(value: Any, dtype: np.dtype[Any], shape: Any) -> bool:
+    """Return whether `value` can be made an array of `dtype` and `shape`."""
+    try:
+        array = np.asarray(value)
+    except Exception:  # a nest of lists of several lengths, or a class of the user
+        return False
+    return array.shape == shape and np.can_cast(array.dtype, dtype, "same_kind")
 
 
 def _letter_of(place: str, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> str:

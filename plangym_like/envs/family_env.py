@@ -262,7 +262,7 @@ def suggest_state_attributes(simulator: Simulator, base: Any, saved_as: str) -> 
     """
     kind = type(base)
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    if is_worker() or kind in _seen or hasattr(kind, "state_attributes"):
+    if is_worker() or kind in _seen or getattr(kind, "state_attributes", None) is not None:
         return
     if file.startswith(sysconfig.get_path("purelib")):
         return

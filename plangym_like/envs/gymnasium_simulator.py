@@ -551,6 +551,11 @@ class GymnasiumSimulator(RenderingSimulator):
                 kernels[kind] = checked_kernel(self, transforms, kind)
         return kernels[kind]
 
+    def close(self) -> None:
+        """Release the simulator's resources; safe to call more than once."""
+        self._kernels.clear()  # they may have threads
+        super().close()
+
 
 def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return copies of the arguments that can be copied: steps of a trial may change them."""

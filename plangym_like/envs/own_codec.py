@@ -124,11 +124,13 @@ class OwnCodec(AttributeCodec):
 class SaveLoadCodec(OwnCodec):
     """Saves and restores states with the environment's ``save_state`` and ``load_state``.
 
-    The parameters are those of `OwnCodec`. A state is one value called ``state``: an array that is
-    C-contiguous and always has the dtype and shape that it has at first, or else plain data.
+    The parameters are those of `OwnCodec`. A state is one value called ``state``: an array with
+    axes that is C-contiguous and always has the dtype and shape that it has at first, or else plain
+    data.
     """
 
-    without_dtype = "return it in a list: then any value is saved as it is"
+    other_form = "always return such an array"
+    without_dtype = "always return it in a list: then any plain data are saved as they are"
 
     def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
         self._base = base
@@ -171,9 +173,10 @@ def declared_attributes(base: Any) -> list[Attribute] | None:
     for item in (declared,) if isinstance(declared, str) else declared:
         try:
             name, dtype, shape = Attribute(item) if isinstance(item, str) else Attribute(*item)
-            np.dtype(dtype)
-            found.append(Attribute(name, dtype, None if shape is None else tuple(shape)))
-        except TypeError as error:
+            shape = None if shape is None else tuple(shape)
+            np.dtype((dtype, shape or ()))
+            found.append(Attribute(name, dtype, shape))
+        except (TypeError, ValueError) as error:
             raise SnapshotError(
                 f"{type(base).__name__}.state_attributes must list names, or tuples of a name, a "
                 f"dtype and, for an array, its shape, not {item!r}"
@@ -185,12 +188,12 @@ def declared_attributes(base: Any) -> list[Attribute] | None:
 
 
 def _is_plain_array(saved: Any) -> bool:
-    """Return whether `saved` is an array whose bytes are its whole content.
+    """Return whether `saved` is an array with axes whose bytes are its whole content.
 
     This is false for masked arrays, which also have a mask, and for arrays of objects or of
     variable-length strings, which hold addresses.
     """
-    return type(saved) is np.ndarray and not saved.dtype.hasobject
+    return type(saved) is np.ndarray and saved.ndim > 0 and not saved.dtype.hasobject
 
 
 def refusal(base: Any, method: str, error: Exception) -> SnapshotError:

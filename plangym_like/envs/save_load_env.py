@@ -88,10 +88,12 @@ class SaveLoadSimulator(GymnasiumSimulator):
     An entry is the name of an attribute, whose value may be any plain data, or a tuple of name and
     dtype for a number, or of name, dtype and shape for an array: ``("board", np.int8, (4, 4))``.
     Attributes with a dtype make rows of a fixed, small size, and are saved faster. Numbers must be
-    Python's for ``int64``, ``float64`` and ``bool``, else NumPy's; arrays must be C-contiguous.
+    Python's for ``int64``, ``float64`` and ``bool``, else NumPy's; arrays must be C-contiguous, and
+    no two of them the same array or parts of one.
 
-    Otherwise, ``save_state()`` returns the state as plain data. A C-contiguous array that always
-    has the same dtype and shape makes the smallest rows, and allows stepping many rows at once.
+    Otherwise, ``save_state()`` returns the state as plain data. A C-contiguous array, with axes,
+    that always has the same dtype and shape makes the smallest rows, and allows stepping many rows
+    at once.
     ``load_state(saved)`` sets the state to ``saved``, and may keep this object.
 
     The state of the new environment is saved, and restored before the user's first reset. So the

@@ -125,6 +125,7 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
+        declared = (declared,) if isinstance(declared, str) else declared
         # The class of an environment may list tuples of a name, a dtype and a shape; its generator
         # is state anyway.
         listed = [item if isinstance(item, str) else item[0] for item in declared]

@@ -144,9 +144,10 @@ def test_an_attribute_that_becomes_another_object_of_the_wrapper_is_an_error() -
     assert env.thing is first and env.other is not first
 
 
-def test_a_class_may_say_itself_what_its_memory_is() -> None:
+@pytest.mark.parametrize("names", [("count",), "count"])
+def test_a_class_may_say_itself_what_its_memory_is(names: Any) -> None:
     class Declared(Holding):
-        state_attributes = ("count",)
+        state_attributes = names
 
         def __init__(self, env: gym.Env) -> None:
             super().__init__(env, threading.Thread())

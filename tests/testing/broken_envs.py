@@ -11,7 +11,7 @@ import gymnasium
 import hostile_envs
 import numpy as np
 
-from plangym_like.envs.family_env import FamilyEnv
+from plangym_like.envs.family_env import AnyEnv, FamilyEnv
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
 
 
@@ -159,6 +159,14 @@ class OtherGenerator(Walk):
         return self.observe(), self.x, self.time >= self.length, False, {}
 
 
+class OtherNumber(Walk):
+    state_attributes: Any = ("x", ("time", int))
+
+    def extra(self, action: int) -> float:
+        self.time = np.int64(self.time)  # type: ignore[assignment]
+        return 0.0
+
+
 class Broken(NamedTuple):
     """How to make it; the check that it fails; what the report has to name."""
 
@@ -175,6 +183,7 @@ def with_simulator(simulator: Any) -> Any:
 
 BROKEN: dict[str, Broken] = {
     "a class-level counter": Broken(ClassCounter, "repeat", "reward"),
+    "a number of another type": Broken(OtherNumber, "made", r"convert it with int\(", AnyEnv),
     "a lazy attribute": Broken(LazyAttribute, "restore", r"LazyAttribute\.prices"),
     "the number of the process": Broken(ProcessNumber, "workers", "reward"),
     "a save that changes it": Broken(Watched, "saving", "reward"),

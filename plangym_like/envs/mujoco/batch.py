@@ -21,7 +21,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows, given_states
+from plangym_like.batch.arrays import Inputs, Rows, given_states, single_steps
 from plangym_like.envs.kernel import Kernel, NotVectorisableError, held_frames
 from plangym_like.envs.mujoco.physics import INTEGRATION, PhysicsCodec, lay_out
 from plangym_like.states.rows import HEADER_NBYTES, Row
@@ -38,9 +38,11 @@ _MOST_FRAMES = 4096
 _KEPT_RECORDS = 2
 # The number of rows that an `Engine` of one thread simulates before it notes in which row it is.
 _ENGINE_ROWS = 128
-# The most rows that each of several threads simulates at once, and the bytes of their data. Threads
-# wait for each other after each frame, so worker processes step plans of which fewer rows fit.
-_THREAD_ROWS, _THREAD_NBYTES, _FEWEST_THREAD_ROWS = 256, 8 << 20, 64
+# The most rows that each of several threads simulates at once, and the bytes of their data.
+_THREAD_ROWS, _THREAD_NBYTES = 256, 8 << 20
+# Threads wait for each other after each frame. So worker processes step rows of several frames if
+# there are fewer rows, or if the data of more would not fit.
+_FEWEST_THREAD_ROWS = 32
 
 Array = NDArray[Any]
 Look = Callable[[str], Array]
@@ -443,7 +445,10 @@ class RobotKernel(Kernel):
         frames = self._most_frames(inputs)
         if frames == 1 or not self._holds_frames:
             return frames == 1 and self._has_engine
-        return self._rows_at_once(frames, 2) >= 2 * _FEWEST_THREAD_ROWS
+        if 2 * single_steps(inputs) * self._frameskip < inputs.count * frames:
+            return False  # most rows have few frames, and results are computed for all frames
+        fits = self._rows_at_once(frames, 2) >= 4 * _FEWEST_THREAD_ROWS
+        return fits and inputs.count >= _FEWEST_THREAD_ROWS
 
     def _most_frames(self, inputs: Inputs) -> float:
         """Return the number of frames of the longest row; infinity for plans with several `dt`."""
@@ -479,6 +484,15 @@ class RobotKernel(Kernel):
 
     def _step(self, rows: Rows, first: int, last: int, plans: NDArray[Any], horizon: int) -> None:
         """Step each of the rows ``first:last`` through its `horizon` actions in `plans`."""
+        try:
+            self._step_blocks(rows, first, last, plans, horizon)
+        except Exception as error:
+            # Which row raises is shown by the environment's own steps.
+            raise NotVectorisableError from error
+
+    def _step_blocks(
+        self, rows: Rows, first: int, last: int, plans: NDArray[Any], horizon: int
+    ) -> None:
         most = self._held_frames(rows.inputs, slice(first, last))[1]
         threads = rows.inputs.threads
         size = self._rows_at_once(most * horizon, threads)
@@ -487,14 +501,10 @@ class RobotKernel(Kernel):
             block = slice(start, min(start + size, last))
             held, most = self._held_frames(rows.inputs, block)
             actions = plans[block] if most == 1 else plans[block].repeat(most, axis=1)
-            try:
-                if engine is not None and actions.shape[1] == 1:
-                    self._run_frame(engine, rows, block, actions)
-                else:
-                    self._run(engine, rows, block, actions, held * horizon, most)
-            except Exception as error:
-                # Which row raises is shown by the environment's own steps.
-                raise NotVectorisableError from error
+            if engine is not None and actions.shape[1] == 1:
+                self._run_frame(engine, rows, block, actions)
+            else:
+                self._run(engine, rows, block, actions, held * horizon, most)
 
     def _held_frames(self, inputs: Inputs, block: slice) -> tuple[int | NDArray[np.int64], int]:
         """Return how many frames each row of `block` holds an action, and the maximum of these."""

@@ -24,20 +24,6 @@ class Ticking(Shy):
         return *rest, {**info, "ticks": Ticking.ticks}
 
 
-@pytest.mark.parametrize(
-    "name, snapshot",
-    [
-        ("CartPole-v1", "native"),
-        ("FrozenLake-v1", "native"),
-        (Dungeon, "pickle"),
-        (Shy, "replay"),
-    ],
-)
-def test_the_way_is_chosen_by_itself(name: Any, snapshot: str) -> None:
-    env = plangym_like.make(name)
-    assert (env.snapshot, env.exactness) == (snapshot, "exact")
-
-
 @pytest.mark.parametrize("name", ["CartPole-v1", Dungeon])
 @pytest.mark.parametrize("snapshot", ["pickle", "replay"])
 def test_the_way_may_be_asked_for(name: Any, snapshot: str) -> None:
@@ -95,8 +81,6 @@ def test_a_way_that_there_is_not_is_an_error(name: Any, snapshot: str, reason: s
 def test_a_way_is_not_taken_where_it_cannot_be_exact() -> None:
     with pytest.raises(SnapshotError, match="Dungeon has no save_state and no load_state"):
         plangym_like.make(Dungeon, snapshot="native")
-    with pytest.raises(SnapshotError, match="EzPickle"):
-        plangym_like.make(Shy, snapshot="pickle")
 
 
 @pytest.mark.parametrize("options", [{"delay_setup": True}, {"snapshot": "pickle"}])

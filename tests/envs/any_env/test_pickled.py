@@ -255,6 +255,8 @@ def test_generators_of_other_kinds_and_metadata_are_part_of_the_state() -> None:
 class ReplayedTable(gym.utils.EzPickle, Tabled):
     """It cannot be pickled."""
 
+    state_attributes = None
+
 
 class LockedTable(ReplayedTable):
     """It holds an object that is not plain data: its state cannot be listed."""

@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from continuation import saved
 from dungeon import ClassCounter, Dungeon, Shy
 
 import plangym_like
@@ -94,14 +93,6 @@ def test_replay_is_used_if_a_restored_copy_works_otherwise() -> None:
                 break
 
 
-def test_an_attribute_that_becomes_unpicklable_is_named() -> None:
-    sim = PickledSimulator(Dungeon)
-    sim.reset(seed=0)
-    sim.base.words = {"a": 1, "b": (word for word in "ab")}
-    with pytest.raises(SnapshotError, match=r"Dungeon\.words.*cannot be pickled"):
-        saved(sim)
-
-
 class Steps(gymnasium.Env):
     """At its step 50, long after the trial, it does what a subclass says."""
 
@@ -144,13 +135,10 @@ def play(env: Any, count: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", LATE)
-@pytest.mark.parametrize("snapshot", ["auto"])
-def test_what_cannot_be_pickled_after_the_trial_is_named_with_a_way_out(
-    kind: str, snapshot: str
-) -> None:
+def test_what_cannot_be_pickled_after_the_trial_is_named_with_a_way_out(kind: str) -> None:
     late, names = LATE[kind]
     late_class = type("Late", (Steps,), {"late": late, "__module__": __name__})
-    with plangym_like.make(late_class, snapshot=snapshot) as env:
+    with plangym_like.make(late_class) as env:
         assert env.snapshot == "pickle"
         with pytest.raises(SnapshotError, match=f"{names}.*snapshot='replay'"):
             play(env, 60)

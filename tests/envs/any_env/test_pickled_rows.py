@@ -11,6 +11,7 @@ from continuation import content
 from dungeon import Dungeon
 
 from plangym_like.envs.pickled import PickledEnv
+from plangym_like.envs.replayed import ReplayedEnv
 from plangym_like.errors import (
     StateCapacityError,
     StateFormatError,
@@ -29,8 +30,9 @@ def _resealed(env: PickledEnv, row: np.ndarray) -> np.ndarray:
     return row
 
 
-def test_a_damaged_row_is_refused() -> None:
-    env = PickledEnv(Dungeon)
+@pytest.mark.parametrize("kind", [PickledEnv, ReplayedEnv])
+def test_a_damaged_row_is_refused(kind: Any) -> None:
+    env = kind(Dungeon)
     state = env.reset(seed=0).state
     end = 32 + int(state[16:24].view(np.uint64)[0])  # the bytes behind it mean nothing
     random = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from backends import sending
 from comparing import assert_same, reached, sampler
-from continuation import assert_equals_gymnasium, assert_goes_on, saved
+from continuation import assert_equals_gymnasium, assert_goes_on
 from dungeon import CHAINS as DUNGEON_CHAINS
 from dungeon import ClassCounter, Dungeon, Shy
 from gymnasium import spaces
@@ -142,11 +142,10 @@ def test_workers_agree_and_rows_travel() -> None:
     states = reached(serial, 24, every=2)
     actions = np.arange(24) % 3
     expected = serial.step_batch(actions, states)
-    for options in ({"n_workers": 1, "isolate": True},):
-        with sending(plangym_like.make(Shy, **options)) as env:
-            assert env.snapshot == "replay"
-            assert_same(env.step_batch(actions, states), expected)
-            assert_same(env.step_batch(actions[::-1], expected.states).states.shape, states.shape)
+    with sending(plangym_like.make(Shy, n_workers=1, isolate=True)) as env:
+        assert env.snapshot == "replay"
+        assert_same(env.step_batch(actions, states), expected)
+        assert_same(env.step_batch(actions[::-1], expected.states).states.shape, states.shape)
 
 
 # What is refused
@@ -178,14 +177,6 @@ def test_what_was_another_elsewhere_is_found_out_in_the_current_state_too() -> N
     state[HEADER_NBYTES + 8] ^= 1  # in the digest of what was seen elsewhere
     env.layout.format.seal(state[None])
     with pytest.raises(SnapshotError, match="did not repeat itself"):
-        env.set_state(state)
-
-
-def test_a_damaged_row_is_refused() -> None:
-    env = ReplayedEnv(Dungeon)
-    state = env.reset(seed=0).state
-    state[50] ^= 1
-    with pytest.raises(StateFormatError):
         env.set_state(state)
 
 
@@ -253,9 +244,6 @@ def test_the_length_of_a_log_has_a_name() -> None:
     env = ReplayedEnv(Dungeon)
     states = np.stack([env.reset(seed=0).state, env.step(0, return_state=True).state])
     assert env.view_state(states)["n_actions"].tolist() == [0, 1]
-    sim = ReplayedSimulator(Dungeon)
-    sim.reset(seed=0)
-    assert_same(saved(sim)[32:], states[0][32:])
 
 
 @pytest.mark.parametrize("at", first_of([ReplayedChain.step, CachedCopy.note, ReplayCache._replay]))

@@ -89,6 +89,29 @@ def test_a_damaged_row_is_refused() -> None:
         env.set_state(state)
 
 
+class Varied(Sled):
+    """Its state is a number, or an array or a list of it."""
+
+    kind: Any = np.array
+
+    def save_state(self) -> Any:
+        return self.kind(complex(*self.x))
+
+    def load_state(self, saved: Any) -> None:
+        self.x = np.atleast_1d(saved).view(float)
+
+
+def test_arrays_with_axes_stay_such_and_others_are_plain_data(monkeypatch: Any) -> None:
+    env = plangym_like.make(Varied, snapshot="native")
+    monkeypatch.setattr(Varied, "kind", complex)
+    env.step(1, env.reset(seed=0).state)
+    monkeypatch.setattr(Varied, "kind", staticmethod(np.atleast_1d))
+    env = plangym_like.make(Varied, snapshot="native")
+    monkeypatch.setattr(Varied, "kind", "{}".format)
+    with pytest.raises(SnapshotError, match="str, .*: always return such an array, or always"):
+        env.reset(seed=0)
+
+
 class Forgets(Sled):
     def save_state(self) -> Any:
         return self.x[:1]
@@ -133,7 +156,7 @@ class Telling(Sleds):
     [
         (Forgets, "does not repeat itself: the observation"),
         (Objects, r"Objects\.save_state\(\) returned cannot be saved"),
-        (Reversed, r"save_state\(\) returned is not C-contiguous, .* or return it in a list"),
+        (Reversed, r"save_state\(\) returned is not C-contiguous, .*asarray.*, or always return"),
         (SavesToFile, "SavesToFile.save_state raised TypeError: .* must return the state"),
         (Wrong, r"Wrong\.step_states does not do what step does: the reward of row 0"),
         (Chancy, "draws random numbers"),

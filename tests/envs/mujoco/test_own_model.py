@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import weakref
 from typing import Any
 
 import mujoco
@@ -150,10 +151,16 @@ def test_the_engine_of_mujoco_gives_the_bytes_of_our_own_loop(
             steps = [env.step_batch(plans[:, 0], wild)]
             steps.append(env.step_batch(plans[:, :2].reshape(140, -1), state, dt=held))
             rollout = env.rollout_batch(plans, wild, return_observations=True)
-            assert env.simulator.kernel_for(plans)._engines.keys() - {1} == engines - {1}
+            kernel = env.simulator.kernel_for(plans)
+            assert kernel._engines.keys() - {1} == engines - {1}
             assert bool(env.stats.rows_sent) == (n_workers == 2 and name == "Hopper-v5")
-            # Plans whose actions are held for different times are stepped row by row.
-            assert not env.simulator.takes_threads(Inputs(70, 6, plans, wild, held[:70], None))
+            # Not those whose actions are held for different times, and few plans.
+            for many, dt in ((70, held[:70]), (9, 1)):
+                given = Inputs(many, 6, plans[:many], wild[:many], dt, None)
+                assert not env.simulator.takes_threads(given)
+            used = [weakref.ref(each) for each in kernel._engines.values()]
+            del kernel
+        assert not any(each() for each in used), "their threads end when the environment is closed"
         parts = [(step.states, step.obs, step.rewards, step.terminateds) for step in steps]
         arrays = [*parts[0], *parts[1], rollout.states, rollout.observations, rollout.rewards]
         found.append([array.tobytes() for array in arrays])
