@@ -47,10 +47,12 @@ from plangym_like.states import random_state
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
 _RESULT = struct.Struct("=d??")
+_RESULT_NBYTES = _RESULT.size
 # Rewards of these types cannot change, so they may be packed later.
 _NUMBERS = frozenset((float, int, np.float64, np.float32))
-# The most bytes of observations that a copy keeps until its digest is needed.
-_MOST_UNREAD_NBYTES = 2**18
+# The most bytes of results that a copy keeps until its digest is needed, times the three objects
+# that it keeps for each.
+_MOST_UNREAD = 3 * 2**18
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
 # During a replay, an image is taken after every so many steps.
@@ -169,7 +171,7 @@ class CachedCopy:
             reward = _packed(reward, terminated, truncated)
         unread = self._path[2]
         unread += event, seen, reward
-        if len(unread) // 3 * (len(seen) + _RESULT.size) > _MOST_UNREAD_NBYTES:
+        if len(unread) * (len(seen) + _RESULT_NBYTES) > _MOST_UNREAD:
             _ = self.reached
 
 
