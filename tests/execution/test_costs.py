@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plangym_like.execution.process_executor import MESSAGE_SECONDS, CostModel
+from plangym_like.execution.process_executor import CostModel
 
 ROW = 1e-4
 
@@ -17,12 +17,6 @@ def test_whether_a_batch_is_sent_is_calculated_for_every_size_at_once() -> None:
     assert costs.worth_sending(12, 1, workers=15)
     assert costs.seconds_per_row(1) == pytest.approx(ROW)
     assert costs.seconds_per_row(100) == 0.0, "rows of many steps are another matter"
-
-
-def test_what_takes_less_than_a_message_is_never_sent() -> None:
-    costs = CostModel()
-    costs.note(256, 1, seconds=MESSAGE_SECONDS / 2)
-    assert not any(costs.worth_sending(256, 1, workers=workers) for workers in (1, 64, 1000))
 
 
 def test_rows_that_become_slower_are_sent_before_long() -> None:

@@ -89,15 +89,15 @@ import plangym_like
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 os.sched_getaffinity = lambda pid: {0, 1}
 env = plangym_like.make("HalfCheetah-v5", n_workers=2)
-states = [env.step_batch(np.zeros((300, 6)), env.reset(seed=0).state).states]
+state = env.reset(seed=0).state
+env.step_batch(np.zeros((300, 6)), state)
 pid = os.fork()
 if pid == 0:
     del env
     sys.exit(0)
 assert os.waitpid(pid, 0)[1] == 0
-states.append(env.step_batch(np.zeros((300, 6)), env.reset(seed=0).state).states)
-assert np.array_equal(*states) and env.stats.rows_sent == 0
-env.close()
+env.step_batch(np.zeros((300, 6)), state)
+assert env.stats.rows_sent == 0
 print("fine")
 """
 
