@@ -223,8 +223,11 @@ class GymnasiumSimulator(RenderingSimulator):
             known = mode if takes(self.name, "render_mode") else {}
             return as_env(call_source(self.name, {**known, **self.env_kwargs}), self.name)
         options = {"disable_env_checker": True, **mode, **self.env_kwargs}
-        env: Any = gymnasium.make(self.name, **options)
-        # No `OrderEnforcing`: it takes time in each step, and a `PlanEnv` resets its environment.
+        env: gymnasium.Env[Any, Any] = gymnasium.make(self.name, **options)
+        # `OrderEnforcing` takes time in each step, and a `PlanEnv` resets its environment anyway.
+        # But wrappers may ask it whether the environment was reset.
+        if self._wrappers:
+            return env
         if type(env) is TimeLimit and type(env.env) is OrderEnforcing:
             env.env = env.env.env
         return env.env if type(env) is OrderEnforcing else env
