@@ -256,7 +256,8 @@ class AttributeCodec(Codec):
             found = {name: fields[name] for name in self.layout.names or ()}
         if not self._plain_names:
             return found
-        return {**found, **columns_of([*map(self._plain_by_name, payloads)])}
+        plain = [self._plain_by_name(each, self._sized_values(each)) for each in payloads]
+        return {**found, **columns_of(plain)}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the attributes in `physics`, by name, into `payload`."""
@@ -414,9 +415,7 @@ class AttributeCodec(Codec):
         _LENGTH.pack_into(memory, self._plain_at, len(data))
         memory[begin : self.nbytes] = data.ljust(self.nbytes - begin, b"\0")
 
-    def _plain_by_name(self, payload: Row, sized: Sequence[Any] | None = None) -> dict[str, Any]:
-        if sized is None:
-            sized = self._sized_values(payload)
+    def _plain_by_name(self, payload: Row, sized: Sequence[Any]) -> dict[str, Any]:
         values = self._plain_values(payload, sized)
         return dict(zip(self._plain_names, values, strict=True))
 

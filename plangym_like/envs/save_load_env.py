@@ -93,8 +93,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     Otherwise, ``save_state()`` returns the state as plain data. A C-contiguous array, with axes,
     that always has the same dtype and shape makes the smallest rows, and allows stepping many rows
-    at once.
-    ``load_state(saved)`` sets the state to ``saved``, and may keep this object.
+    at once. ``load_state(saved)`` sets the state to ``saved``, and may keep this object.
 
     The state of the new environment is saved, and restored before the user's first reset. So the
     reset that is taken when the environment is made leaves no trace, such as a higher count of

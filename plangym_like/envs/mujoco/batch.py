@@ -452,9 +452,9 @@ class RobotKernel(Kernel):
 
     def _most_frames(self, inputs: Inputs) -> float:
         """Return the number of frames of the longest row; infinity for plans with several `dt`."""
-        if isinstance(inputs.dt, int):
-            return inputs.dt * self._frameskip * max(1, inputs.horizon)
-        return math.inf if inputs.horizon else int(np.max(inputs.dt, initial=1)) * self._frameskip
+        if inputs.horizon and not isinstance(inputs.dt, int):
+            return math.inf
+        return self._held_frames(inputs, slice(None))[1] * max(1, inputs.horizon)
 
     def _rows_at_once(self, frames: float, threads: int) -> int:
         """Return how many rows of `frames` frames are stepped together."""
@@ -493,6 +493,7 @@ class RobotKernel(Kernel):
     def _step_blocks(
         self, rows: Rows, first: int, last: int, plans: NDArray[Any], horizon: int
     ) -> None:
+        """Do what `_step` does, block by block; any error may be raised."""
         most = self._held_frames(rows.inputs, slice(first, last))[1]
         threads = rows.inputs.threads
         size = self._rows_at_once(most * horizon, threads)
@@ -509,7 +510,7 @@ class RobotKernel(Kernel):
     def _held_frames(self, inputs: Inputs, block: slice) -> tuple[int | NDArray[np.int64], int]:
         """Return how many frames each row of `block` holds an action, and the maximum of these."""
         held = held_frames(inputs, block, self._frameskip)
-        return held, held if isinstance(held, int) else int(np.max(held))
+        return held, held if isinstance(held, int) else int(np.max(held, initial=1))
 
     def _run(
         self,
